@@ -1,0 +1,90 @@
+# The two commands: `make test-pp WORLD=4` (the main job) and `make test` (everything).
+# `make help` lists the rest.
+
+# Hosts that torchrun starts; every topology with pp*tp*cp <= WORLD runs on them.
+WORLD ?= 4
+# Keep only the topologies with these sizes; if a case lists none such, use exactly these.
+PP ?=
+TP ?=
+CP ?=
+# Run every case with this subject instead of its own.
+SUBJECT ?=
+BACKEND ?=
+DEVICE ?=
+# pytest-xdist workers, each with a fleet of its own.
+JOBS ?= 1
+# A pytest -k expression.
+K ?=
+PYTHON ?= python3
+# Empty: use $(PYTHON) as it is and install nothing.
+VENV ?= .venv
+
+ifeq ($(strip $(VENV)),)
+PY := $(PYTHON)
+READY := has-packages
+else
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+endif
+
+option = $(if $(strip $(2)),$(1) $(strip $(2)))
+FLEET_OPTIONS = --world $(WORLD) $(call option,--pp,$(PP)) $(call option,--tp,$(TP)) \
+	$(call option,--cp,$(CP)) $(call option,--subject,$(SUBJECT)) \
+	$(call option,--backend,$(BACKEND)) $(call option,--device,$(DEVICE)) \
+	$(if $(strip $(K)),-k '$(K)') $(if $(filter-out 1,$(JOBS)),-n $(JOBS))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test-pp test lint bench-harness clean has-packages
+
+help: ## this list
+	@echo "make TARGET [VARIABLE=value ...]"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  WORLD=$(WORLD)         hosts of the fleet: topologies with pp*tp*cp up to this run"
+	@echo "  PP= TP= CP=     keep only the topologies with these sizes, or run exactly these"
+	@echo "  SUBJECT=        run every case with this subject (python -m testbed list subjects)"
+	@echo "  BACKEND=        gloo or nccl instead of what the scenarios say"
+	@echo "  DEVICE=         cpu or cuda instead of what the scenarios say"
+	@echo "  JOBS=$(JOBS)          pytest-xdist workers, each with a fleet of its own"
+	@echo "  K=              pytest -k expression, such as K='skew and pp2tp2'"
+	@echo "  PYTHON=$(PYTHON)  interpreter the virtual environment is made with"
+	@echo "  VENV=$(VENV)      folder of the virtual environment; empty: use PYTHON as it is"
+
+setup: $(READY) ## make the virtual environment and install the pinned requirements
+
+test-pp: $(READY) ## the main job: the cases of cases/ on real ranks
+	$(PY) -m pytest cases $(FLEET_OPTIONS)
+
+test: lint ## everything: lint, the unit tests of tests/, and the cases
+	$(PY) -m pytest tests cases $(FLEET_OPTIONS)
+
+lint: $(READY) ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+bench-harness: $(READY) ## cost of an isolated case against one torchrun per case
+	$(PY) -m testbed.bench_harness --world $(WORLD)
+
+clean: ## remove caches and the kept runs (the virtual environment stays)
+	rm -rf reports/out .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+
+ifneq ($(strip $(VENV)),)
+# Done only when the last line ran: an installation that broke off is taken up again.
+$(READY): requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and \
+		"make: $(PYTHON) is Python %d.%d: 3.10 or newer is needed, give PYTHON=..." \
+		% sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing requirements.txt into $(VENV); torch is large, this happens once"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+endif
+
+has-packages:
+	@$(PYTHON) -c 'import importlib.util as u, sys; \
+		lacking = [n for n in ("msgspec", "pytest", "tabulate", "torch") if not u.find_spec(n)]; \
+		sys.exit(lacking and "make: $(PYTHON) lacks " + ", ".join(lacking) \
+		+ ": install them, or leave VENV= out" or 0)'

@@ -1,0 +1,51 @@
+"""Runs in which nothing is wrong: storage, sidecar pools, many rounds, and the seed's own unit test on real ranks."""
+
+import pytest
+
+from cases.spread import EVERY, PIPELINES, SUBJECTS
+from testbed.pytest_plugin import RunCase
+from testbed.record import RankRecord
+from testbed.scenario import Scenario
+from testbed.trace.events import Complete, End, Enter, Query
+
+
+@pytest.mark.scenarios("storage-*", "many-idle-rounds", topologies=EVERY, subjects=SUBJECTS)
+def test_in_step(scenario: Scenario, check: RunCase) -> None:
+    check(scenario)
+
+
+def in_step_0(rank: RankRecord, kind: type) -> list[object]:
+    return [event for event in rank.events if isinstance(event, kind) and event.step == 0]
+
+
+@pytest.mark.scenarios(
+    "seed-counts", topologies=PIPELINES, subjects="batched fused sglang==0.5.19 sglang==0.5.23"
+)
+def test_the_seeds_mocked_assertions_hold_on_real_ranks(
+    scenario: Scenario, check: RunCase
+) -> None:
+    """Leader events [T, F] and [T, T]: the vector [1, 2], one agreement, one write and two loads
+    completed on every rank; followers ask no event; a drain leaves no send outstanding."""
+    result = check(scenario)
+    topology = scenario.topology
+    for rank in result.record.ranks:
+        leads = rank.rank in topology.leaders
+        reduced = [call for call in in_step_0(rank, Enter) if call.op == "all_reduce"]
+        sent = [call for call in in_step_0(rank, Enter) if call.op == "isend"]
+        received = [call for call in in_step_0(rank, Enter) if call.op == "recv"]
+        groups = (topology.tp > 1) + (topology.cp > 1)
+        last = topology.coords(rank.rank).pp == topology.pp - 1
+
+        assert len(reduced) == (groups if leads else 0)
+        assert len(received) == (0 if leads else 1)
+        assert [call.values[:2] for call in sent] == ([] if last else [[1, 2]])
+        assert [
+            (done.queue, done.key) for done in in_step_0(rank, Complete)
+        ] == [("write", "w0"), ("load", "l0"), ("load", "l1")]
+        if not leads:
+            assert not [event for event in rank.events if isinstance(event, Query)]
+        outstanding = [event.sends for event in rank.events if isinstance(event, End)]
+        assert max(outstanding) <= 1
+        waits = [event for event in rank.events if isinstance(event, Enter) and event.op == "wait"]
+        sends = [event for event in rank.events if isinstance(event, Enter) and event.op == "isend"]
+        assert len(waits) == len(sends)

@@ -1,0 +1,1 @@
+"""How a fleet gets started: the processes between the controller and its hosts."""

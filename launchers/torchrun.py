@@ -1,0 +1,89 @@
+"""Starts torchrun on this machine and sees to it that neither outlives the other's reason to be.
+
+``python -m launchers.torchrun HOSTS FOLDER``. Standard input is a pipe that the controller holds:
+when it closes (the controller ended, however), torchrun is ended. When torchrun ends, its hosts end
+by their parent-death signal. Either way FOLDER, which holds all temporary files of the fleet, is
+removed.
+"""
+
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from testbed.world.death import die_with_parent
+
+_TERM_GRACE_S = 0.5
+
+
+def torchrun_command(hosts: int) -> list[str]:
+    """torchrun for one machine: ``hosts`` workers, a rendezvous on a port that the kernel
+    chooses.
+    """
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        f"--nproc-per-node={hosts}",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=127.0.0.1:0",
+        "--local-addr=127.0.0.1",
+        "--max-restarts=0",
+        "--monitor-interval=0.1",
+        "-m",
+        "testbed.world.host",
+    ]
+
+
+def torchrun_environment(folder: Path) -> dict[str, str]:
+    """The hosts' environment: one thread each, loopback only, temporary files inside ``folder``."""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "RES_OPTIONS": "timeout:1 attempts:1",
+        "TMPDIR": str(folder),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def run(hosts: int, folder: Path) -> int:
+    """Run torchrun until it or the controller ends; returns torchrun's exit status."""
+    supervisor = os.getpid()
+    with (folder / "torchrun.log").open("wb") as log:
+        torchrun = subprocess.Popen(
+            torchrun_command(hosts),
+            env=torchrun_environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lambda: die_with_parent(supervisor, signal.SIGTERM),
+        )
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(os.pidfd_open(torchrun.pid), selectors.EVENT_READ)
+        waiting.register(sys.stdin, selectors.EVENT_READ)
+        waiting.select()
+    if torchrun.poll() is None:
+        torchrun.terminate()
+        try:
+            torchrun.wait(_TERM_GRACE_S)
+        except subprocess.TimeoutExpired:
+            torchrun.kill()
+    return torchrun.wait()
+
+
+def main() -> int:
+    """Entry point; returns the exit status."""
+    hosts, folder = int(sys.argv[1]), Path(sys.argv[2])
+    try:
+        return run(hosts, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

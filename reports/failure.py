@@ -1,0 +1,66 @@
+"""The report of a run that was not as expected: one screen, the command that replays it last."""
+
+import textwrap
+
+from reports.results import Row, divergence
+
+_INDENT = 12
+_WIDTH = 100
+_NOTE_LIMIT = 170
+
+
+def headline(row: Row) -> str:
+    """``violation by agreement at step 1, expected ok: <summary>``."""
+    words = [row["verdict"] if row["verdict"] != "error" else "error of the testbed"]
+    if row["oracle"]:
+        words.append(f"by {row['oracle']}")
+    if row["step"] is not None:
+        words.append(f"at step {row['step']}")
+    got = " ".join(words)
+    return f"{got}, expected {row['expectation'].split(':')[0]}: {row['summary']}"
+
+
+def report(row: Row) -> str:
+    """The whole report, several lines, no trailing newline."""
+    lines = [headline(row), f"  {row['id']}, {row['steps']} steps, {row['wall_ms']:.0f} ms", ""]
+    first = divergence(row)
+    if first is not None:
+        lines += _field("diverged", first.where())
+        for side in first.sides():
+            lines += _field("", side)
+        if first.minority:
+            lines += _field("look at", _sides(first.majority, first.minority))
+    elif row["ranks"]:
+        lines += _field("ranks", ", ".join(map(str, row["ranks"])))
+    lines += _field("expected", row["expectation"])
+    if row["verdict"] == row["expected"]:  # then it differs in a detail the headline does not tell
+        lines += _field("but", row["why_not"])
+    for note in row["notes"]:
+        lines += _field("also", _squeezed(note))
+    lines += ["", f"replay it: {row['replay']}"]
+    return "\n".join(lines)
+
+
+def _sides(majority: tuple[int, ...], minority: tuple[int, ...]) -> str:
+    few = f"rank{'s' * (len(minority) > 1)} {', '.join(map(str, minority))}"
+    many = f"rank{'s' * (len(majority) > 1)} {', '.join(map(str, majority))}"
+    return f"{few}; the protocol went as on {many}"
+
+
+def _squeezed(text: str) -> str:
+    """Without its middle if it is long: errors of libraries begin and end with what counts."""
+    if len(text) <= _NOTE_LIMIT:
+        return text
+    return f"{text[: _NOTE_LIMIT // 2].rstrip()} … {text[-_NOTE_LIMIT // 2 :].lstrip()}"
+
+
+def _field(name: str, text: str) -> list[str]:
+    first = f"  {name}".ljust(_INDENT)
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

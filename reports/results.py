@@ -1,0 +1,107 @@
+"""Results as plain JSON: the one form that files, tables and other processes share."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
+
+from testbed.errors import BadInput
+from testbed.runs import RunResult, shown, told
+from testbed.verdict import Divergence
+
+FORMAT = 1
+
+
+class Row(TypedDict):
+    """One run. id: the case id. ranks: whom the verdict names. first_divergence: as ``Divergence``,
+    or None. expected: the expected verdict; expectation: all of it in words, and why. why_not: how
+    the run differs from it. steps: scheduler steps of the scenario. wall_ms: milliseconds of the
+    case. ops: counts, see ``Verdict.ops``. path: folder of the record. replay: the command that
+    runs it again."""
+
+    id: str
+    scenario: str
+    subject: str
+    topology: str
+    verdict: str
+    oracle: str | None
+    step: int | None
+    ranks: list[int]
+    summary: str
+    first_divergence: dict[str, Any] | None
+    expected: str
+    expectation: str
+    as_expected: bool
+    why_not: str
+    steps: int
+    wall_ms: float
+    ops: dict[str, Any]
+    notes: list[str]
+    path: str
+    replay: str
+
+
+def row(result: RunResult) -> Row:
+    """A judged run as a row of plain JSON values."""
+    scenario, expected = result.scenario, result.expected
+    verdict = result.verdict.to_json()
+    path = shown(result.path)
+    return Row(
+        id=scenario.case_id,
+        scenario=scenario.name,
+        subject=scenario.subject,
+        topology=str(scenario.topology),
+        verdict=verdict["verdict"],
+        oracle=verdict["oracle"],
+        step=verdict["step"],
+        ranks=verdict["ranks"],
+        summary=verdict["summary"],
+        first_divergence=verdict["first_divergence"],
+        expected=str(expected.verdict),
+        expectation=told(expected) + (f": {expected.why}" if expected.why else ""),
+        as_expected=result.as_expected,
+        why_not=result.why_not,
+        steps=scenario.steps,
+        wall_ms=round(result.record.wall_ms, 1),
+        ops=verdict["ops"],
+        notes=verdict["notes"],
+        path=path,
+        replay=f"python -m testbed replay {shlex.quote(path)}",
+    )
+
+
+def divergence(of: Row) -> Divergence | None:
+    """The row's first divergence as the data class it came from."""
+    data = of["first_divergence"]
+    if data is None:
+        return None
+    sides = {side: tuple(data[side]) for side in ("majority", "minority")}
+    return Divergence(**{**data, **sides})
+
+
+def document(rows: Sequence[Row], world: int, out: str) -> dict[str, Any]:
+    """The whole result of a session. world: hosts of its fleet. out: folder of its records."""
+    as_expected = sum(row["as_expected"] for row in rows)
+    return {
+        "format": FORMAT,
+        "world": world,
+        "out": out,
+        "as_expected": as_expected,
+        "not_as_expected": len(rows) - as_expected,
+        "runs": list(rows),
+    }
+
+
+def write_json(data: Any, out: str) -> None:
+    """Write JSON to the file ``out``, ``-`` being standard output. Raises BadInput if it cannot."""
+    text = msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n"
+    if out == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{out}: cannot be written ({error.strerror})") from error

@@ -1,0 +1,125 @@
+"""Which scenarios there are, and how one of them is spread over topologies and subjects.
+
+A scenario is named by a file's path, by a built-in name (the stem of a file under
+``cases/scenarios/`` of this checkout), or by a glob of either. The order is always the same, so
+that parallel workers agree on it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from testbed import scenario as scenarios
+from testbed.errors import BadInput
+from testbed.scenario import Scenario, select
+from testbed.topology import Topology
+
+BUILTIN = Path(__file__).resolve().parents[1] / "cases" / "scenarios"
+
+_GLOB = frozenset("*?[")
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Sizes that a user asked for; None leaves an axis alone."""
+
+    pp: int | None = None
+    tp: int | None = None
+    cp: int | None = None
+
+    @property
+    def given(self) -> dict[str, int]:
+        """The axes that were asked for."""
+        wanted = {"pp": self.pp, "tp": self.tp, "cp": self.cp}
+        return {axis: size for axis, size in wanted.items() if size is not None}
+
+    def among(self, topologies: Sequence[Topology]) -> list[Topology]:
+        """The topologies of those sizes; where none has them, the first one changed to have them.
+
+        Raises BadInput if that is no topology.
+        """
+        having = [
+            topology
+            for topology in topologies
+            if all(getattr(topology, axis) == size for axis, size in self.given.items())
+        ]
+        return having or [msgspec.structs.replace(topologies[0], **self.given)]
+
+
+def builtin_files() -> list[Path]:
+    """Files of the built-in scenarios; none where the testbed runs from outside its checkout."""
+    return sorted(BUILTIN.glob("*.json"))
+
+
+def find(named: str, base: Path | None = None) -> list[Path]:
+    """The scenario files that a path, a built-in name or a glob stands for, sorted.
+
+    base: folder that paths are relative to (default: the working folder). Raises BadInput if there
+    are none.
+    """
+    base = Path.cwd() if base is None else base
+    if _GLOB.isdisjoint(named):
+        here, builtin = base / named, BUILTIN / f"{named}.json"
+        found = [here] if here.is_file() else [builtin] if builtin.is_file() else []
+    else:
+        found = sorted(base.glob(named)) if not Path(named).is_absolute() else []
+        found = found or sorted(BUILTIN.glob(f"{named}.json"))
+    if found:
+        return found
+    close = get_close_matches(named, [file.stem for file in builtin_files()], n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise BadInput(
+        f"{named}: no such scenario file or built-in scenario "
+        f"({hint}`python -m testbed list scenarios` shows them)"
+    )
+
+
+def load(named: Iterable[str], base: Path | None = None) -> list[Scenario]:
+    """The scenarios of all those names, in that order. Raises BadInput."""
+    return [scenarios.load(path) for name in named for path in find(name, base)]
+
+
+def spread(
+    scenario: Scenario,
+    topologies: Sequence[Topology] = (),
+    subjects: Sequence[str] = (),
+    axes: Axes | None = None,
+) -> list[Scenario]:
+    """The scenario at each topology and with each subject, none given meaning its own.
+
+    Topologies at which one of its ``on`` selectors names nobody (a tensor-parallel peer at tp1, a
+    follower at pp1) are left out. Raises BadInput if none is left.
+    """
+    wanted = (axes or Axes()).among(topologies or [scenario.topology])
+    sensible = [topology for topology in wanted if _names_somebody(scenario, topology)]
+    if not sensible:
+        raise BadInput(
+            f"scenario {scenario.name}: one of its 'on' selects no rank at "
+            f"{', '.join(map(str, wanted))}"
+        )
+    return [
+        scenario.but(topology=topology, subject=subject)
+        for subject in subjects or [scenario.subject]
+        for topology in sensible
+    ]
+
+
+def _names_somebody(scenario: Scenario, topology: Topology) -> bool:
+    parts = [scenario.workload, scenario.faults, [{"on": s.on} for s in scenario.sidecars]]
+    return all(select(where, topology) for where in _selectors(parts))
+
+
+def _selectors(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == "on":
+                yield item
+            else:
+                yield from _selectors(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _selectors(item)

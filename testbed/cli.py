@@ -1,0 +1,277 @@
+"""The command line: run, list, replay, recheck, doctor.
+
+Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
+failed. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
+table on standard error.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, TextIO
+
+from reports.failure import report
+from reports.results import Row, document, row, write_json
+from reports.table import for_terminal, tally
+from testbed import catalog, doctor, faults, oracles, record, subjects
+from testbed.catalog import Axes
+from testbed.errors import BadInput, EnvironmentFault
+from testbed.runs import (
+    DEFAULT_ROOT,
+    DEFAULT_WORLD,
+    RunsCases,
+    RunStore,
+    check_fits,
+    execute,
+    find_run,
+    find_runs,
+    judged,
+    prepare,
+    shown,
+)
+from testbed.scenario import Scenario
+from testbed.world import Fleet
+
+AS_EXPECTED, NOT_AS_EXPECTED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
+
+LISTS = ("scenarios", "subjects", "faults", "oracles")
+
+
+class MakesFleet(Protocol):
+    """How a fleet is made; ``Fleet`` itself, or a test's stand-in."""
+
+    def __call__(
+        self, world: int, *, oversubscribe: bool = False
+    ) -> AbstractContextManager[RunsCases]:
+        """A running fleet of ``world`` hosts. Raises EnvironmentFault."""
+
+
+def main(argv: Sequence[str] | None = None, make_fleet: MakesFleet = Fleet) -> int:
+    """Run one command and return its exit status."""
+    options = _parser().parse_args(argv)
+    try:
+        status: int = options.command(options, make_fleet)
+        sys.stdout.flush()
+    except BadInput as error:
+        return _complain(str(error), BAD_INPUT)
+    except EnvironmentFault as error:
+        return _complain(str(error), ENVIRONMENT)
+    except KeyboardInterrupt:
+        return _complain("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has left; nothing more may be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOT_AS_EXPECTED
+    return status
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"testbed: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line instead of printing the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="testbed",
+        description="Runs protocols that keep a KV-cache hierarchy in step on real ranks.",
+        epilog="exit status: 0 as expected, 1 not as expected, 2 bad input, 3 environment",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run: Callable[..., int], does: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=does, description=does)
+        added.set_defaults(command=run)
+        return added
+
+    run = command("run", _run, "run scenario files or built-in scenarios")
+    run.add_argument("scenarios", nargs="+", metavar="FILE|NAME", help="or a glob of either")
+    run.add_argument("--subject", help="run with this subject instead of the scenario's own")
+    for axis in ("pp", "tp", "cp"):
+        run.add_argument(f"--{axis}", type=int, metavar="N", help=f"{axis} size instead of its own")
+    run.add_argument("--backend", choices=("gloo", "nccl"))
+    run.add_argument("--device", choices=("cpu", "cuda"))
+    _fleet_options(run, DEFAULT_WORLD)
+    _json_option(run)
+
+    listing = command("list", _list, "list what there is, one line each")
+    listing.add_argument("what", nargs="?", choices=LISTS, help="default: everything")
+    _json_option(listing)
+
+    replay = command("replay", _replay, "run the scenario of a recorded run again")
+    replay.add_argument("run", metavar="RUN", help="its folder, or a case id of the latest session")
+    _fleet_options(replay, None)
+    _json_option(replay)
+
+    recheck = command("recheck", _recheck, "judge recorded runs again without running them")
+    recheck.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a session's folder")
+    _json_option(recheck)
+
+    command("doctor", _doctor, "check the environment, one line each")
+    return parser
+
+
+def _fleet_options(parser: argparse.ArgumentParser, world: int | None) -> None:
+    parser.add_argument(
+        "--world",
+        type=int,
+        default=world,
+        metavar="N",
+        help="hosts of the fleet (default: %(default)s)"
+        if world
+        else f"hosts of the fleet (default: as many as the case needs, up to {DEFAULT_WORLD})",
+    )
+    parser.add_argument(
+        "--oversubscribe", action="store_true", help="let a host run several ranks of one case"
+    )
+
+
+def _json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", metavar="OUT", help="also write JSON to this file, - for stdout")
+
+
+def _run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
+    axes = Axes(options.pp, options.tp, options.cp)
+    own = {key: getattr(options, key) for key in ("subject", "backend", "device")}
+    changes = {key: value for key, value in own.items() if value is not None}
+    cases = [
+        case.but(**changes)
+        for scenario in catalog.load(options.scenarios)
+        for case in catalog.spread(scenario, axes=axes)
+    ]
+    return _run_cases(cases, options, options.world, options.oversubscribe, make_fleet)
+
+
+def _replay(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
+    before = record.load(find_run(options.run))
+    scenario = before.scenario
+    world = options.world or min(scenario.topology.size, DEFAULT_WORLD)
+    # A replay needs no flags of its own: what ran on one fleet runs on any.
+    oversubscribe = options.oversubscribe or (
+        options.world is None and scenario.topology.size > world
+    )
+    return _run_cases([scenario], options, world, oversubscribe, make_fleet)
+
+
+def _run_cases(
+    cases: list[Scenario],
+    options: argparse.Namespace,
+    world: int,
+    oversubscribe: bool,
+    make_fleet: MakesFleet,
+) -> int:
+    # Everything is checked first: the last of twenty files must not be refused after a minute.
+    for case in cases:
+        check_fits(case.topology, world, oversubscribe)
+        prepare(case)
+    store = RunStore(DEFAULT_ROOT)
+    rows: list[Row] = []
+    try:
+        with make_fleet(world, oversubscribe=oversubscribe) as fleet:
+            for count, case in enumerate(cases, 1):
+                _progress(f"[{count}/{len(cases)}] {case.case_id}")
+                rows.append(row(execute(fleet, case, store)))
+    finally:
+        _progress("")
+        # Also after an error half way: what has run is told.
+        if rows:
+            _tell(rows, options.json, world, shown(store.folder))
+    return _status(rows)
+
+
+def _recheck(options: argparse.Namespace, _: MakesFleet) -> int:
+    paths = [path for named in options.runs for path in find_runs(named)]
+    rows = []
+    for path in paths:
+        folder = path if path.is_dir() else path.parent
+        rows.append(row(judged(record.load(path), folder)))
+    _tell(rows, options.json, 0, "")
+    return _status(rows)
+
+
+def _tell(rows: Sequence[Row], json_out: str | None, world: int, out: str) -> None:
+    stream = sys.stderr if json_out == "-" else sys.stdout
+    for each in rows:
+        if not each["as_expected"]:
+            print(report(each), end="\n\n", file=stream)
+    print(for_terminal(rows, _width(stream)), file=stream)
+    print(f"\n{tally(rows)}" + (f"; kept in {out}" if out else ""), file=stream)
+    if json_out:
+        write_json(document(rows, world, out), json_out)
+
+
+def _status(rows: Sequence[Row]) -> int:
+    """3 where only runs that the testbed itself failed were not as expected, else 1."""
+    failed = [row["verdict"] for row in rows if not row["as_expected"]]
+    if not failed:
+        return AS_EXPECTED
+    return ENVIRONMENT if set(failed) == {"error"} else NOT_AS_EXPECTED
+
+
+def _width(stream: TextIO) -> int:
+    return shutil.get_terminal_size((160, 24)).columns if stream.isatty() else 160
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", flush=True, file=sys.stderr)
+
+
+def _list(options: argparse.Namespace, _: MakesFleet) -> int:
+    listings: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "scenarios": _scenarios,
+        "subjects": lambda: _entries(subjects.available()),
+        "faults": lambda: _entries(faults.available()),
+        "oracles": lambda: _entries(oracles.available()),
+    }
+    wanted = [options.what] if options.what else list(LISTS)
+    listed = {kind: listings[kind]() for kind in wanted}
+    stream = sys.stderr if options.json == "-" else sys.stdout
+    for kind, entries in listed.items():
+        if not options.what:
+            print(f"{kind}:", file=stream)
+        width = max((len(entry["name"]) for entry in entries), default=0)
+        for entry in entries:
+            line = f"{entry['name']:<{width}}  {entry['about']}".rstrip()
+            print(line if options.what else f"  {line}", file=stream)
+    if options.json:
+        write_json(listed, options.json)
+    return AS_EXPECTED
+
+
+def _scenarios() -> list[dict[str, Any]]:
+    found = []
+    for file in catalog.builtin_files():
+        scenario = catalog.load([str(file)])[0]
+        what = f"{scenario.subject} {scenario.topology}, {scenario.expected.verdict}"
+        about = what + (f": {first_sentence(scenario.comment)}" if scenario.comment else "")
+        found.append({"name": file.stem, "about": about, "path": shown(Path(file))})
+    return found
+
+
+def _entries(available: Iterable[str] | dict[str, str]) -> list[dict[str, Any]]:
+    about = available if isinstance(available, dict) else dict.fromkeys(available, "")
+    return [{"name": name, "about": first_sentence(text)} for name, text in about.items()]
+
+
+def first_sentence(text: str) -> str:
+    """Up to the first full stop that ends a sentence, on one line."""
+    return " ".join(text.split()).split(". ")[0].rstrip(".")
+
+
+def _doctor(_: argparse.Namespace, __: MakesFleet) -> int:
+    healthy = True
+    for check in doctor.examine():
+        print(check.one_line(), flush=True)
+        healthy &= check.state != "bad"
+    return AS_EXPECTED if healthy else ENVIRONMENT

@@ -1,0 +1,207 @@
+"""progress: what is ready on every rank is completed within the stated number of steps.
+
+Its findings are ``degraded``, not violations: nothing is lost and the ranks agree, work just waits.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from testbed.oracles.sides import named, singled_out
+from testbed.oracles.view import QUEUES, RankView, View, acks
+from testbed.verdict import Finding, Outcome
+
+NAME = "progress"
+
+_NEVER = ("never", "error")
+
+
+@dataclass
+class Life:
+    """One ACK on one rank. ready: first step that began with it, and all before it, ready.
+    completed: the step of its completion. hopeless: left unready by an event that will never
+    fire."""
+
+    ready: int | None = None
+    completed: int | None = None
+    left: bool = False
+    hopeless: bool = False
+
+
+class Place(NamedTuple):
+    """An ACK over all ranks: its key, and the how-manieth transfer of that key it is (from 0)."""
+
+    key: str
+    nth: int
+
+
+class Overdue(NamedTuple):
+    """Work that waited too long. blocking: ranks that never have it ready; none: it starved."""
+
+    place: Place
+    since: int
+    waiting: tuple[int, ...]
+    blocking: dict[int, str]
+    completed: int | None
+
+
+def check(view: View) -> Iterable[Finding]:
+    """No ACK waits ready for more than ``progress_within`` steps, and no storage item on every
+    rank of a stage lies longer than that.
+
+    A transfer that some rank will have ready only later (its event is scripted for a later step,
+    or in milliseconds) keeps nobody waiting: the run is just too short to tell. Judged on
+    finished runs only; otherwise the reason why the run ended is what matters.
+    """
+    if not view.all_done:
+        return
+    for queue in QUEUES:
+        yield from _acks_left(view, queue)
+    for stage in range(view.topology.pp):
+        yield from _items_left(view, stage)
+
+
+def _acks_left(view: View, queue: str) -> Iterator[Finding]:
+    lives = {rank.rank: _lives(rank, queue) for rank in view.ranks.values()}
+    places = dict.fromkeys(place for of_rank in lives.values() for place in of_rank)
+    overdue = [
+        found
+        for place in places
+        if (found := _overdue(view, place, {rank: own.get(place) for rank, own in lives.items()}))
+    ]
+    starved = [one for one in overdue if not one.blocking]
+    held_back = [one for one in overdue if one.blocking]
+    for several in (starved, held_back):
+        if several:
+            yield _finding(queue, several)
+
+
+def _lives(rank: RankView, queue: str) -> dict[Place, Life]:
+    lives: dict[Place, Life] = {}
+    current: dict[str, Place] = {}
+    times: dict[str, int] = {}
+    for step, share in rank.steps.items():
+        reached = True
+        for key, ready in acks(share.begin, queue) if share.begin else ():
+            name = str(key)
+            if name not in current:
+                times[name] = times.get(name, -1) + 1
+                current[name] = Place(name, times[name])
+                lives[current[name]] = Life()
+            reached = reached and bool(ready)
+            life = lives[current[name]]
+            if reached and life.ready is None:
+                life.ready = step
+        for name in share.completed(queue):
+            if name in current:
+                lives[current.pop(name)].completed = step
+    _mark_left(rank, queue, lives, current)
+    return lives
+
+
+def _mark_left(
+    rank: RankView, queue: str, lives: dict[Place, Life], current: dict[str, Place]
+) -> None:
+    """Tell what the last step left in the queue, and what of it no later step could bring."""
+    script = {start.key: start.ready for start in rank.starts() if start.queue == queue}
+    ends = [share.end for _, share in rank.ended_steps() if share.end is not None]
+    hopeless = False
+    for key in (ends[-1].write if queue == "write" else ends[-1].load) if ends else ():
+        if key not in current:
+            continue
+        life = lives[current[key]]
+        hopeless = hopeless or (life.ready is None and script.get(key, "never") in _NEVER)
+        life.left = True
+        life.hopeless = hopeless and life.ready is None
+
+
+def _overdue(view: View, place: Place, lives: dict[int, Life | None]) -> Overdue | None:
+    within = view.scenario.progress_within
+    horizon = view.scenario.steps
+    waiting = {
+        rank: life.ready
+        for rank, life in lives.items()
+        if life is not None
+        and life.left
+        and life.ready is not None
+        and horizon - life.ready > within
+    }
+    if not waiting:
+        return _late(place, lives, within)
+    blocking: dict[int, str] = {}
+    later = False
+    for rank, life in lives.items():
+        if life is None:
+            blocking[rank] = f"no ACK of {place.key}"
+        elif life.hopeless:
+            blocking[rank] = f"an event that never fires, at or before {place.key},"
+        elif life.left and rank not in waiting:
+            later = True
+    if later and not blocking:
+        return None
+    return Overdue(place, max(waiting.values()), tuple(waiting), blocking, None)
+
+
+def _late(place: Place, lives: dict[int, Life | None], within: int) -> Overdue | None:
+    """Completed after all, but later than it had to be."""
+    known = [life for life in lives.values() if life is not None]
+    readies = [life.ready for life in known if life.ready is not None]
+    completed = [life.completed for life in known if life.completed is not None]
+    if len(readies) < len(lives) or not completed or max(completed) - max(readies) <= within:
+        return None
+    return Overdue(place, max(readies), tuple(lives), {}, max(completed))
+
+
+def _finding(queue: str, overdue: list[Overdue]) -> Finding:
+    first = min(overdue, key=lambda one: one.since)
+    key, more = first.place.key, len(overdue) - 1
+    did = dict.fromkeys(first.waiting, f"has {key} ready and not completed") | first.blocking
+    if first.blocking:
+        reasons = "; ".join(_by_reason(first.blocking))
+        ready = f"ready on {named(first.waiting)} since step {first.since}"
+        text = f"{key} is held back, {ready}: {reasons}"
+        odd = tuple(first.blocking)
+    elif first.completed is not None:
+        text = (
+            f"{key} was ready on every rank in step {first.since}, "
+            f"completed in step {first.completed}"
+        )
+        odd = first.waiting
+    else:
+        text = f"{key} starves: ready on every rank since step {first.since}, never completed"
+        odd = first.waiting
+    summary = f"{queue}: {text}" + (f" (and {more} more)" if more else "")
+    divergence = singled_out(first.since, queue, did, odd)
+    return Finding(NAME, Outcome.DEGRADED, first.since, odd, summary, divergence)
+
+
+def _by_reason(blocking: dict[int, str]) -> Iterator[str]:
+    for reason in dict.fromkeys(blocking.values()):
+        yield f"{reason} on {named([rank for rank, own in blocking.items() if own == reason])}"
+
+
+def _items_left(view: View, stage: int) -> Iterator[Finding]:
+    ranks = view.stage(stage)
+    lying: dict[str, int] = {}
+    for step in view.steps:
+        shares = [rank.at(step) for rank in ranks]
+        sizes = [share.begin.storage for share in shares if share.begin is not None]
+        names = {name for held in sizes for name in held}
+        for name in names | lying.keys():
+            everywhere = all(held.get(name, 0) > 0 for held in sizes)
+            if not everywhere or any(share.taken(name) for share in shares):
+                lying.pop(name, None)
+            else:
+                lying.setdefault(name, step)
+    for name, since in sorted(lying.items()):
+        if view.scenario.steps - since > view.scenario.progress_within:
+            yield _item_finding(name, stage, since, [rank.rank for rank in ranks])
+
+
+def _item_finding(queue: str, stage: int, since: int, ranks: list[int]) -> Finding:
+    did = dict.fromkeys(ranks, f"has items in {queue}, takes none")
+    summary = (
+        f"{queue}: {named(ranks)}: items on all of stage {stage} since step {since}, none taken"
+    )
+    divergence = singled_out(since, queue, did, ranks)
+    return Finding(NAME, Outcome.DEGRADED, since, tuple(ranks), summary, divergence)

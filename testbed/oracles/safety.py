@@ -1,0 +1,71 @@
+"""safety: no transfer is completed before it is over, and no leader-stage rank is run ahead of."""
+
+from collections.abc import Iterable, Iterator
+
+from testbed.oracles.sides import broke
+from testbed.oracles.view import QUEUES, RankView, View, acks
+from testbed.verdict import Finding
+
+NAME = "safety"
+
+
+def check(view: View) -> Iterable[Finding]:
+    """A completed transfer's own event was ready or waited for; and no rank completes more of a
+    queue in a step than every leader-stage rank had ready, from the head on, when the step began.
+
+    Events scripted in milliseconds may become ready between the start of the step and the count:
+    they are taken as ready. A leader-stage rank that did not begin the step binds nobody.
+    """
+    for rank in view.ranks.values():
+        yield from _too_early(rank)
+    for queue in QUEUES:
+        yield from _ahead(view, queue)
+
+
+def _too_early(rank: RankView) -> Iterator[Finding]:
+    for step, share in rank.steps.items():
+        for done in share.completes:
+            if not done.ready:
+                what = f"completed {done.key} before its own event was ready"
+                yield broke(NAME, step, done.queue, rank.rank, what)
+                return
+
+
+def _ahead(view: View, queue: str) -> Iterator[Finding]:
+    leaders = [(leader, _in_milliseconds(leader, queue)) for leader in view.stage(0)]
+    for step in view.steps:
+        ready = {
+            leader.rank: count
+            for leader, soft in leaders
+            if (count := _ready_prefix(leader, step, queue, soft)) is not None
+        }
+        if not ready:
+            continue
+        slowest = min(ready, key=lambda rank: (ready[rank], rank))
+        for rank in view.ranks.values():
+            completed = len(rank.at(step).completed(queue))
+            if completed > ready[slowest]:
+                what = (
+                    f"completed {completed}, leader-stage rank {slowest} has {ready[slowest]} ready"
+                )
+                yield broke(NAME, step, queue, rank.rank, what)
+                return
+
+
+def _in_milliseconds(rank: RankView, queue: str) -> frozenset[str]:
+    return frozenset(
+        start.key
+        for start in rank.starts()
+        if start.queue == queue and start.ready.startswith("ms")
+    )
+
+
+def _ready_prefix(rank: RankView, step: int, queue: str, soft: frozenset[str]) -> int | None:
+    begin = rank.at(step).begin
+    if begin is None:
+        return None
+    held = acks(begin, queue)
+    for place, (key, ready) in enumerate(held):
+        if not ready and key not in soft:
+            return place
+    return len(held)

@@ -1,0 +1,71 @@
+"""How findings speak of ranks: who stands on which side, and what tells callers apart."""
+
+from collections.abc import Mapping, Sequence
+
+from testbed.verdict import Divergence, Finding, Outcome
+
+
+def named(ranks: Sequence[int]) -> str:
+    """``rank 2`` or ``ranks 0,1``."""
+    return f"rank{'s' * (len(ranks) != 1)} {','.join(map(str, ranks))}"
+
+
+def diverged(step: int, channel: str, ordinal: int, did: Mapping[int, str]) -> Divergence:
+    """Ranks that did the same are one side; the largest side is the majority, the rest the
+    minority.
+
+    On a tie the side of the lowest rank counts as the majority: ranks are numbered from the leader
+    stage on, and the leader stage is what the others follow.
+    """
+    sides: dict[str, list[int]] = {}
+    for rank in sorted(did):
+        sides.setdefault(did[rank], []).append(rank)
+    majority = max(sides.values(), key=lambda side: (len(side), -side[0]))
+    minority = tuple(rank for rank in sorted(did) if rank not in majority)
+    told = {str(rank): did[rank] for rank in sorted(did)}
+    return Divergence(step, channel, ordinal, told, tuple(majority), minority)
+
+
+def singled_out(
+    step: int, channel: str, did: Mapping[int, str], minority: Sequence[int]
+) -> Divergence:
+    """A divergence whose odd ranks are known from elsewhere than from being fewer."""
+    others = tuple(rank for rank in sorted(did) if rank not in minority)
+    told = {str(rank): did[rank] for rank in sorted(did)}
+    return Divergence(step, channel, -1, told, others, tuple(sorted(minority)))
+
+
+def told_sides(divergence: Divergence) -> str:
+    """``rank 2: this; ranks 0,1: that``, the minority first."""
+    sides: dict[str, list[int]] = {}
+    for rank in (*divergence.minority, *divergence.majority):
+        sides.setdefault(divergence.did[str(rank)], []).append(rank)
+    return "; ".join(f"{named(ranks)}: {what}" for what, ranks in sides.items())
+
+
+def difference(oracle: str, divergence: Divergence) -> Finding:
+    """The violation that consists in this divergence; its ranks are the minority."""
+    summary = f"{divergence.channel}: {told_sides(divergence)}"
+    return Finding(
+        oracle, Outcome.VIOLATION, divergence.step, divergence.minority, summary, divergence
+    )
+
+
+def broke(oracle: str, step: int, channel: str, rank: int, what: str) -> Finding:
+    """The violation of one rank against its own books: no other rank takes part in it."""
+    divergence = Divergence(step, channel, -1, {str(rank): what}, (), (rank,))
+    return Finding(
+        oracle, Outcome.VIOLATION, step, (rank,), f"{channel}: rank {rank} {what}", divergence
+    )
+
+
+def told_apart(chains: Sequence[str]) -> list[str]:
+    """Of each caller chain (``a>b>c``) what not all chains share: the names that tell them apart.
+
+    Where nothing is left, the chain's innermost function; where that would make two different
+    chains look alike, all of them in full.
+    """
+    split = [chain.split(">") for chain in chains]
+    shared = set(split[0]).intersection(*split[1:]) if split else set()
+    short = [">".join(name for name in own if name not in shared) or own[-1] for own in split]
+    return short if len(set(short)) == len(set(chains)) else list(chains)

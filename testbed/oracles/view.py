@@ -1,0 +1,284 @@
+"""An index of one RunRecord: per rank and step what it held, did and left. Built once."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from testbed.record import RankRecord, RunRecord
+from testbed.scenario import Scenario
+from testbed.topology import GroupSpec, Topology
+from testbed.trace.events import (
+    Begin,
+    Block,
+    Complete,
+    End,
+    Enter,
+    Evict,
+    Exit,
+    Final,
+    Fired,
+    Query,
+    Raised,
+    Request,
+    Start,
+    Sync,
+    Synced,
+    Take,
+)
+
+QUEUES = ("write", "load")
+SENDS = frozenset({"send", "isend"})
+RECVS = frozenset({"recv", "irecv"})
+_POINT_TO_POINT = SENDS | RECVS | {"wait"}
+
+
+class Pipe(NamedTuple):
+    """The way of a message: group, global ranks of its two ends, tag."""
+
+    group: str
+    src: int
+    dst: int
+    tag: int
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.src}->{self.dst} tag {self.tag}"
+
+
+class Op(NamedTuple):
+    """One torch.distributed call. returned: the tensor's values after it, None: never returned."""
+
+    rank: int
+    enter: Enter
+    returned: list[int] | None
+
+    @property
+    def step(self) -> int:
+        """Scheduler step in which it was entered."""
+        return self.enter.step
+
+    @property
+    def is_send(self) -> bool:
+        """Whether it sends a message."""
+        return self.enter.op in SENDS
+
+    @property
+    def is_recv(self) -> bool:
+        """Whether it receives a message."""
+        return self.enter.op in RECVS
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether every member of its group has to enter it. A ``wait`` is no operation itself."""
+        return self.enter.op not in _POINT_TO_POINT
+
+    @property
+    def pipe(self) -> Pipe:
+        """The way of a send or a receive."""
+        enter = self.enter
+        ends = (self.rank, enter.peer) if self.is_send else (enter.peer, self.rank)
+        return Pipe(enter.group, *ends, enter.tag)
+
+
+class RankStep:
+    """One rank's share of one scheduler step. ``end`` is None where it was cut short in it."""
+
+    __slots__ = (
+        "begin",
+        "blocks",
+        "completes",
+        "end",
+        "evicts",
+        "ops",
+        "queries",
+        "requests",
+        "starts",
+        "syncs",
+        "takes",
+    )
+
+    def __init__(self) -> None:
+        self.begin: Begin | None = None
+        self.end: End | None = None
+        self.ops: list[Op] = []
+        self.starts: list[Start] = []
+        self.queries: list[Query] = []
+        self.syncs: list[Sync] = []
+        self.completes: list[Complete] = []
+        self.blocks: list[Block] = []
+        self.takes: list[Take] = []
+        self.evicts: list[Evict] = []
+        self.requests: list[Request] = []
+
+    def completed(self, queue: str) -> list[str]:
+        """Keys completed from that ACK queue in this step, in order."""
+        return [done.key for done in self.completes if done.queue == queue]
+
+    def taken(self, queue: str) -> int:
+        """Number of items taken from that storage queue in this step."""
+        return sum(take.queue == queue for take in self.takes)
+
+    def held(self, queue: str) -> list[str]:
+        """Keys that the ACK queue held when the step began; none if it did not begin."""
+        return [str(key) for key, _ in acks(self.begin, queue)] if self.begin else []
+
+
+def acks(begin: Begin, queue: str) -> list[list[object]]:
+    """The ``[key, ready]`` pairs of one ACK queue, head first."""
+    return begin.write if queue == "write" else begin.load
+
+
+_NOTHING = RankStep()
+
+
+class RankView:
+    """One rank, indexed. ``standing`` is the event the rank never got past, if it waits in one."""
+
+    def __init__(self, record: RankRecord) -> None:
+        self.record = record
+        self.rank = record.rank
+        self.steps: dict[int, RankStep] = {}
+        self.ops: list[Op] = []
+        self.final: Final | None = None
+        self.raised: Raised | None = None
+        self.fired: list[Fired] = []
+        self.standing: Op | Sync | Block | None = None
+        self.step = record.events[-1].step if record.events else -1
+        self._read()
+
+    @property
+    def done(self) -> bool:
+        """Whether the rank came to the end of its loop and left by itself."""
+        return self.record.exit == "done"
+
+    def at(self, step: int) -> RankStep:
+        """Its share of ``step``, an empty one if it never came there. Not to be changed."""
+        return self.steps.get(step, _NOTHING)
+
+    def ended_steps(self) -> Iterator[tuple[int, RankStep]]:
+        """The steps it finished, in order."""
+        return ((step, share) for step, share in self.steps.items() if share.end is not None)
+
+    def starts(self) -> Iterator[Start]:
+        """Every transfer it enqueued, in order."""
+        return (start for share in self.steps.values() for start in share.starts)
+
+    def _read(self) -> None:
+        waits: list[int | Sync] = []
+        for event in self.record.events:
+            share = self.steps.get(event.step)
+            if share is None:
+                share = self.steps[event.step] = RankStep()
+            if isinstance(event, Enter):
+                waits.append(len(self.ops))
+                self.ops.append(Op(self.rank, event, None))
+            elif isinstance(event, Exit):
+                self._close(waits, event)
+            elif isinstance(event, Sync):
+                share.syncs.append(event)
+                waits.append(event)
+            elif isinstance(event, Synced):
+                while waits and not isinstance(waits.pop(), Sync):
+                    pass
+            else:
+                self._keep(share, event)
+        for op in self.ops:
+            self.steps[op.step].ops.append(op)
+        last = self.record.events[-1] if self.record.events else None
+        if isinstance(last, Block):
+            self.standing = last
+        elif waits:
+            open_wait = waits[-1]
+            self.standing = open_wait if isinstance(open_wait, Sync) else self.ops[open_wait]
+
+    def _close(self, waits: list[int | Sync], event: Exit) -> None:
+        # An operation left by an exception has no Exit: whatever lies above it was abandoned.
+        while waits:
+            place = waits.pop()
+            if isinstance(place, int):
+                self.ops[place] = self.ops[place]._replace(returned=event.values)
+                return
+
+    def _keep(self, share: RankStep, event: object) -> None:
+        if isinstance(event, Begin):
+            share.begin = event
+        elif isinstance(event, End):
+            share.end = event
+        elif isinstance(event, Query):
+            share.queries.append(event)
+        elif isinstance(event, Complete):
+            share.completes.append(event)
+        elif isinstance(event, Start):
+            share.starts.append(event)
+        elif isinstance(event, Take):
+            share.takes.append(event)
+        elif isinstance(event, Evict):
+            share.evicts.append(event)
+        elif isinstance(event, Request):
+            share.requests.append(event)
+        elif isinstance(event, Block):
+            share.blocks.append(event)
+        elif isinstance(event, Fired):
+            self.fired.append(event)
+        elif isinstance(event, Raised):
+            self.raised = event
+        elif isinstance(event, Final):
+            self.final = event
+
+
+class View:
+    """The whole run. ranks: global rank -> its view, in rank order; a rank may be missing."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+        ordered = sorted(record.ranks, key=lambda share: share.rank)
+        self.ranks = {share.rank: RankView(share) for share in ordered}
+        self._members = {group.name: group.ranks for group in self.topology.groups}
+        self._members["world"] = tuple(range(self.topology.size))
+
+    @property
+    def scenario(self) -> Scenario:
+        """What was run."""
+        return self.record.scenario
+
+    @property
+    def topology(self) -> Topology:
+        """Where the ranks sit."""
+        return self.record.scenario.topology
+
+    @property
+    def steps(self) -> range:
+        """Every step of the scenario, whether reached or not."""
+        return range(self.scenario.steps)
+
+    @property
+    def all_done(self) -> bool:
+        """Whether every rank of the topology came to the end of its loop."""
+        return len(self.ranks) == self.topology.size and all(
+            rank.done for rank in self.ranks.values()
+        )
+
+    def stage(self, pp: int) -> list[RankView]:
+        """The recorded ranks of one pipeline stage."""
+        return [self.ranks[rank] for rank in self.topology.stage(pp) if rank in self.ranks]
+
+    def in_stage_groups(self, rank: int) -> tuple[GroupSpec, ...]:
+        """The rank's groups of two or more inside its own stage: context-, then tensor-parallel."""
+        groups = (self.topology.cp_group(rank), self.topology.tp_group(rank))
+        return tuple(group for group in groups if len(group.ranks) > 1)
+
+    def members(self, group: str) -> tuple[int, ...]:
+        """Global ranks of a group; for one the topology does not know, those that used it."""
+        known = self._members.get(group)
+        if known is None:
+            users = (
+                rank.rank
+                for rank in self.ranks.values()
+                if any(op.enter.group == group for op in rank.ops)
+            )
+            known = self._members[group] = tuple(users)
+        return known
+
+    def claimed(self, prefix: str) -> list[str]:
+        """What follows ``prefix`` in the claims that the scenario holds against the subject."""
+        return [
+            claim.removeprefix(prefix) for claim in self.scenario.claims if claim.startswith(prefix)
+        ]

@@ -1,0 +1,44 @@
+"""batched: one agreement for writes and loads, storage apart and inside the stage. The seed."""
+
+import torch
+
+from testbed.protocols.agreement import (
+    TRANSFERS,
+    Agreement,
+    Party,
+    check_one_stage,
+    check_storage,
+    count_ready,
+)
+from testbed.protocols.groups import Groups
+
+
+class Batched:
+    """SGLang 0.5.19, with storage as the seed's text has it: stage-local."""
+
+    name = "batched"
+    summary = "one agreement for writes and loads, storage in the stage: the seed"
+    stage_local = True
+
+    def __init__(self, groups: Groups) -> None:
+        self.agreement = Agreement(groups)
+
+    def check(self, party: Party) -> None:
+        """One vector [writes, loads] for all stages; storage counts after it, per stage."""
+        self.agreement.drain_sends()
+        if self.agreement.groups.topology.pp == 1:
+            check_one_stage(self.agreement, party)
+            return
+        writes, loads = self.agreement.agree(self._counts(party))
+        party.writing_check(writes)
+        party.loading_check(loads)
+        if party.storage:
+            check_storage(self.agreement, party)
+
+    def _counts(self, party: Party) -> torch.Tensor:
+        counts = torch.zeros(TRANSFERS, dtype=torch.int32)
+        controller = party.controller
+        if self.agreement.groups.leads and controller is not None:
+            counts[0] = count_ready(controller.ack_write_queue)
+            counts[1] = count_ready(controller.ack_load_queue)
+        return counts

@@ -1,0 +1,38 @@
+"""One rank's place in the world and the process groups it can reach the others through."""
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from testbed.topology import Coords, Topology
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The process groups of one rank.
+
+    rank: global rank. tp, cp, pp: its tensor-parallel group, context-parallel group and pipeline;
+    None where the group would have one member. world: all ranks, None in a world of one.
+    """
+
+    topology: Topology
+    rank: int
+    tp: dist.ProcessGroup | None = None
+    cp: dist.ProcessGroup | None = None
+    pp: dist.ProcessGroup | None = None
+    world: dist.ProcessGroup | None = None
+
+    @property
+    def at(self) -> Coords:
+        """Position of this rank."""
+        return self.topology.coords(self.rank)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank belongs to the leader stage (pp_rank 0)."""
+        return self.at.pp == 0
+
+    @property
+    def in_stage(self) -> tuple[dist.ProcessGroup, ...]:
+        """Groups a count is reduced over inside the stage: context-parallel first, then tensor."""
+        return tuple(group for group in (self.cp, self.tp) if group is not None)

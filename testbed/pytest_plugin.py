@@ -1,0 +1,280 @@
+"""The testbed in pytest: a fleet per worker, a fixture that runs and checks a case, one table.
+
+A ``conftest.py`` with ``pytest_plugins = ["testbed.pytest_plugin"]`` loads it. No entry point does:
+it imports torch, which unrelated pytest runs should not pay for::
+
+    @pytest.mark.scenarios("skew-*", topologies="pp2tp1 pp2tp2", subjects="batched fused")
+    def test_skew_is_only_a_stall(scenario, check):
+        check(scenario)
+
+``check`` fails the test with a report that ends in the command which replays the case. ``run_case``
+only runs and judges. Both put the run into the table at the end, also from pytest-xdist workers,
+each of which has a fleet of its own.
+"""
+
+import shutil
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.failure import report as failure_report
+from reports.results import Row, document, row, write_json
+from reports.table import as_markdown, for_terminal, tally
+from testbed import catalog, subjects
+from testbed.catalog import Axes
+from testbed.errors import BadInput, EnvironmentFault
+from testbed.runs import (
+    DEFAULT_ROOT,
+    DEFAULT_WORLD,
+    RunResult,
+    RunsCases,
+    RunStore,
+    check_fits,
+    execute,
+    shown,
+)
+from testbed.scenario import Scenario
+from testbed.topology import Topology
+from testbed.world import Fleet
+
+ENVIRONMENT_STATUS = 3
+SUMMARY_FILE, RESULTS_FILE = "summary.md", "results.json"
+
+RunCase = Callable[[Scenario], RunResult]
+
+_ROWS_ATTRIBUTE = "testbed_rows"
+_FROM_CONTROLLER = "testbed_session"
+_MARKER = (
+    "scenarios(*names_or_scenarios, topologies=None, subjects=None): run the test once per"
+    " scenario, topology and subject, each time as its argument 'scenario'"
+)
+
+
+class _Session:
+    """What one pytest process gathers, as a plugin: rows by test, and the order of the tests."""
+
+    def __init__(self, store: RunStore, world: int) -> None:
+        self.store = store
+        self.world = world
+        self._rows: list[tuple[str, Row]] = []
+        self._order: dict[str, int] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the rows of a report, wherever its test ran."""
+        rows = report.__dict__.get(_ROWS_ATTRIBUTE, [])
+        self._rows += [(report.nodeid, each) for each in rows]
+
+    def put_in_order(self, nodeids: Sequence[str]) -> None:
+        """Tell in which order the tests were collected."""
+        self._order = {nodeid: place for place, nodeid in enumerate(nodeids)}
+
+    @property
+    def rows(self) -> list[Row]:
+        """In the order of collection, however many workers ran them."""
+        last = len(self._order)
+        return [each for _, each in sorted(self._rows, key=lambda r: self._order.get(r[0], last))]
+
+
+_SESSION = pytest.StashKey[_Session]()
+_ROWS = pytest.StashKey[list[Row]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the testbed."""
+    group = parser.getgroup("testbed", "multi-rank testbed")
+    group.addoption("--world", type=int, default=DEFAULT_WORLD, metavar="N", help="hosts per fleet")
+    group.addoption(
+        "--oversubscribe", action="store_true", help="let a host run several ranks of one case"
+    )
+    group.addoption("--subject", metavar="S[,S]", help="run every scenario with these subjects")
+    for axis in ("pp", "tp", "cp"):
+        group.addoption(
+            f"--{axis}",
+            type=int,
+            metavar="N",
+            help=f"only topologies with {axis} = N; exactly that one where a case lists none",
+        )
+    group.addoption("--backend", choices=("gloo", "nccl"), help="instead of what scenarios say")
+    group.addoption("--device", choices=("cpu", "cuda"), help="instead of what scenarios say")
+    group.addoption(
+        "--runs-out", metavar="DIR", help=f"folder of the kept runs (default: {DEFAULT_ROOT})"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the options that name something, and open the session."""
+    config.addinivalue_line("markers", _MARKER)
+    world = config.getoption("--world")
+    if world < 1:
+        raise pytest.UsageError(f"--world is {world}: give a whole number from 1 on")
+    try:
+        for name in _subjects(config):
+            subjects.check(name)
+        asked_for = Topology(**_axes(config).given)
+        check_fits(asked_for, world, config.getoption("--oversubscribe"))
+    except BadInput as error:
+        raise pytest.UsageError(str(error)) from None
+    except EnvironmentFault as error:
+        pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT_STATUS)
+    out = config.getoption("--runs-out")
+    root = Path(out) if out else config.rootpath / DEFAULT_ROOT
+    from_controller = getattr(config, "workerinput", {}).get(_FROM_CONTROLLER, "")
+    session = _Session(RunStore(root, from_controller), world)
+    config.stash[_SESSION] = session
+    config.pluginmanager.register(session, "testbed-session")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A session without runs leaves nothing behind."""
+    session = config.stash.get(_SESSION, None)
+    if session is not None:
+        session.store.drop_if_empty()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """pytest-xdist: its workers keep their runs in the controller's session."""
+    store = node.config.stash[_SESSION].store
+    node.workerinput[_FROM_CONTROLLER] = store.folder.name
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """pytest-xdist: reports come in any order; the table keeps the order of collection."""
+    node.config.stash[_SESSION].put_in_order(ids)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Spread the scenarios of the marker over topologies and subjects, as the options say."""
+    markers = list(metafunc.definition.iter_markers("scenarios"))
+    if not markers or "scenario" not in metafunc.fixturenames:
+        return
+    base = metafunc.definition.path.parent
+    cases: list[Scenario] = []
+    try:
+        for marker in markers:
+            cases += [case for case in _cases(marker, base, metafunc.config) if case not in cases]
+    except BadInput as error:
+        raise pytest.Collector.CollectError(f"bad input: {error}") from None
+    parameters = [
+        pytest.param(case, id=case.case_id, marks=_marks(case, metafunc.config)) for case in cases
+    ]
+    metafunc.parametrize("scenario", parameters)
+
+
+def _cases(marker: pytest.Mark, base: Path, config: pytest.Config) -> Iterator[Scenario]:
+    topologies = [Topology.parse(text) for text in _words(marker.kwargs.get("topologies"))]
+    names = _subjects(config) or _words(marker.kwargs.get("subjects"))
+    for given in marker.args:
+        scenarios = [given] if isinstance(given, Scenario) else catalog.load([given], base)
+        for scenario in scenarios:
+            yield from catalog.spread(scenario, topologies, names, _axes(config))
+
+
+def _marks(scenario: Scenario, config: pytest.Config) -> list[pytest.MarkDecorator]:
+    world, oversubscribe = config.getoption("--world"), config.getoption("--oversubscribe")
+    try:
+        check_fits(scenario.topology, world, oversubscribe)
+    except BadInput as error:
+        return [pytest.mark.skip(reason=str(error))]
+    return []
+
+
+def _words(given: str | Sequence[str] | None) -> list[str]:
+    return given.split() if isinstance(given, str) else [str(each) for each in given or ()]
+
+
+def _axes(config: pytest.Config) -> Axes:
+    return Axes(*(config.getoption(f"--{axis}") for axis in ("pp", "tp", "cp")))
+
+
+def _subjects(config: pytest.Config) -> list[str]:
+    given: str | None = config.getoption("--subject")
+    return [name for name in (given or "").split(",") if name]
+
+
+@pytest.fixture(scope="session")
+def fleet(pytestconfig: pytest.Config) -> Iterator[RunsCases]:
+    """A running fleet of ``--world`` hosts, one per pytest process, started when first used."""
+    world = pytestconfig.getoption("--world")
+    try:
+        running = Fleet(world, oversubscribe=pytestconfig.getoption("--oversubscribe"))
+    except EnvironmentFault as error:
+        pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT_STATUS)
+    with running:
+        yield running
+
+
+@pytest.fixture
+def run_case(request: pytest.FixtureRequest, fleet: RunsCases) -> RunCase:
+    """Run and judge one scenario: ``run_case(scenario) -> RunResult``. Asserts nothing about it.
+
+    Fails the test if the scenario cannot be run or the fleet failed.
+    """
+    options = {key: request.config.getoption(f"--{key}") for key in ("backend", "device")}
+    changes = {key: value for key, value in options.items() if value is not None}
+    store = request.config.stash[_SESSION].store
+
+    def run(scenario: Scenario) -> RunResult:
+        __tracebackhide__ = True
+        try:
+            result = execute(fleet, scenario.but(**changes), store)
+        except BadInput as error:
+            pytest.fail(f"bad input: {error}", pytrace=False)
+        except EnvironmentFault as error:
+            pytest.fail(f"error of the environment: {error}", pytrace=False)
+        request.node.stash.setdefault(_ROWS, []).append(row(result))
+        return result
+
+    return run
+
+
+@pytest.fixture
+def check(run_case: RunCase) -> RunCase:
+    """As ``run_case``; fails the test, with the report, if the run was not as expected."""
+
+    def run(scenario: Scenario) -> RunResult:
+        __tracebackhide__ = True
+        result = run_case(scenario)
+        if not result.as_expected:
+            pytest.fail(failure_report(row(result)), pytrace=False)
+        return result
+
+    return run
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test's rows travel with its last report, also from a pytest-xdist worker.
+
+    As an attribute, not as user properties: those would fill JUnit files with them.
+    """
+    report = yield
+    if report.when == "teardown":
+        report.__dict__[_ROWS_ATTRIBUTE] = item.stash.get(_ROWS, [])
+    return report
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """The one table of all runs, and the same as Markdown and JSON in the session's folder."""
+    session = config.stash[_SESSION]
+    rows = session.rows
+    if not rows:
+        return
+    folder = session.store.folder
+    data = document(rows, session.world, shown(folder))
+    write_json(data, str(folder / RESULTS_FILE))
+    markdown = f"{as_markdown(rows)}\n\n{tally(rows)}\n"
+    (folder / SUMMARY_FILE).write_text(markdown, encoding="utf-8")
+    width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else 160
+    terminalreporter.section("testbed", sep="=")
+    terminalreporter.write_line(for_terminal(rows, width))
+    terminalreporter.write_line("")
+    terminalreporter.write_line(f"{tally(rows)}; kept in {shown(folder)}")

@@ -1,0 +1,229 @@
+"""One run from scenario to judged result, and where the results are kept.
+
+``execute`` checks a scenario, runs it on a fleet, writes the record to disk, and only then judges
+it. A ``RunStore`` is one folder ``<root>/<time>/`` per session (a command, or a whole pytest run):
+
+    <root>/<time>/runs/<case id>[.n]/record.json.gz   what happened
+    <root>/<time>/runs/<case id>[.n]/verdict.json     how it was judged then
+    <root>/latest                                     symbolic link to the newest session
+"""
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from testbed import faults, record, subjects, workloads
+from testbed.errors import BadInput
+from testbed.oracles import check_claims, judge
+from testbed.record import RunRecord
+from testbed.scenario import Expect, Scenario
+from testbed.topology import Topology
+from testbed.verdict import Verdict
+
+DEFAULT_WORLD = 4
+DEFAULT_ROOT = Path("reports/out")
+LATEST = "latest"
+VERDICT_FILE = "verdict.json"
+
+_NAME_LIMIT = 180
+
+
+class RunsCases(Protocol):
+    """What ``execute`` needs of a fleet."""
+
+    def run(self, scenario: Scenario) -> RunRecord:
+        """Run one case. Raises BadInput or EnvironmentFault."""
+
+
+class RunStore:
+    """The folder of one session. Made on first use, so that a session without runs leaves nothing.
+
+    root: parent of all sessions. name: the session's folder, for a process that joins a session
+    which another one named (pytest-xdist workers); by default a new one named after the time.
+    """
+
+    def __init__(self, root: Path, name: str = "") -> None:
+        self._root = root
+        self._folder = root / name if name else None
+        self._is_latest = False
+
+    @property
+    def folder(self) -> Path:
+        """The session's folder, made when first asked for."""
+        if self._folder is None:
+            self._folder = _new_folder(self._root / time.strftime("%Y%m%d-%H%M%S"))
+        return self._folder
+
+    def claim(self, case_id: str) -> Path:
+        """A new folder for one run of that case; later runs of it get ``.2``, ``.3`` and so on.
+
+        The first one makes this session the latest.
+        """
+        claimed = _new_folder(self.folder / "runs" / file_name(case_id))
+        if not self._is_latest:
+            self._point_latest()
+        return claimed
+
+    def drop_if_empty(self) -> None:
+        """Remove the session's folder if nothing was kept in it."""
+        if self._folder is not None and self._folder.is_dir() and not any(self._folder.iterdir()):
+            self._folder.rmdir()
+
+    def _point_latest(self) -> None:
+        # Renamed into place: two sessions that start together each leave a whole link.
+        link = self._root / f".{LATEST}.{os.getpid()}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(self.folder.name)
+        os.replace(link, self._root / LATEST)
+        self._is_latest = True
+
+
+def file_name(case_id: str) -> str:
+    """The case id with whatever does not belong into a file name replaced, cut to a sane length."""
+    return re.sub(r"[^\w.=@+-]", "_", case_id)[:_NAME_LIMIT]
+
+
+def _new_folder(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    candidate, count = path, 1
+    while True:
+        try:
+            candidate.mkdir()
+            return candidate
+        except FileExistsError:
+            count += 1
+            candidate = path.with_name(f"{path.name}.{count}")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One judged run. path: folder of the record. expected: the expectation that applied.
+    why_not: what differs from it, in one line; empty where the run was as expected."""
+
+    scenario: Scenario
+    record: RunRecord
+    verdict: Verdict
+    path: Path
+    expected: Expect
+    why_not: str
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether the run ended as its scenario says."""
+        return not self.why_not
+
+
+def check_fits(topology: Topology, world: int, oversubscribe: bool) -> None:
+    """Raise BadInput if a fleet of ``world`` hosts has too few of them for the topology."""
+    if topology.size > world and not oversubscribe:
+        raise BadInput(
+            f"topology {topology} needs {topology.size} ranks, the fleet has {world}: "
+            "raise WORLD or pass --oversubscribe"
+        )
+
+
+def prepare(scenario: Scenario) -> None:
+    """Check all that can be checked before a rank is forked, and fetch the subject's sources.
+
+    Raises BadInput for an unknown subject, release, fault, workload, selector or claim and for a
+    broken trace file, EnvironmentFault for a release that cannot be fetched.
+    """
+    faults.parse(scenario.faults)
+    workloads.parse(scenario)
+    check_claims(scenario.claims)
+    subjects.prepare(scenario.subject)
+
+
+def execute(fleet: RunsCases, scenario: Scenario, store: RunStore) -> RunResult:
+    """Run one scenario; the record is on disk before anything judges it.
+
+    Raises BadInput if the scenario cannot be run, EnvironmentFault if the fleet failed.
+    """
+    prepare(scenario)
+    run_record = fleet.run(scenario)
+    path = store.claim(scenario.case_id)
+    record.save(run_record, path)
+    result = judged(run_record, path)
+    verdict_json = msgspec.json.encode(result.verdict.to_json())
+    (path / VERDICT_FILE).write_bytes(msgspec.json.format(verdict_json, indent=1) + b"\n")
+    return result
+
+
+def judged(run_record: RunRecord, path: Path) -> RunResult:
+    """Judge a record that lies in ``path`` against what its scenario expects. Writes nothing."""
+    verdict = judge(run_record)
+    expected = run_record.scenario.expected
+    return RunResult(
+        scenario=run_record.scenario,
+        record=run_record,
+        verdict=verdict,
+        path=path,
+        expected=expected,
+        why_not=difference(expected, verdict),
+    )
+
+
+def difference(expected: Expect, verdict: Verdict) -> str:
+    """In one line how a verdict differs from the expectation; empty where it does not.
+
+    Oracle, step and ranks count only where the expectation names them; ranks in any order.
+    """
+    wrong = [
+        f"{what} {'none' if got is None else got}"
+        for what, wanted, got in (
+            ("verdict", expected.verdict, verdict.outcome),
+            ("oracle", expected.oracle, verdict.oracle),
+            ("step", expected.step, verdict.step),
+            ("ranks", _ranks(expected.ranks), _ranks(verdict.ranks)),
+        )
+        if wanted is not None and wanted != got
+    ]
+    return f"expected {told(expected)}, got {', '.join(wrong)}" if wrong else ""
+
+
+def told(expected: Expect) -> str:
+    """``violation by agreement at step 1 on ranks 2,3``."""
+    words = [str(expected.verdict)]
+    if expected.oracle is not None:
+        words.append(f"by {expected.oracle}")
+    if expected.step is not None:
+        words.append(f"at step {expected.step}")
+    if expected.ranks is not None:
+        words.append(f"on ranks {_ranks(expected.ranks)}")
+    return " ".join(words)
+
+
+def _ranks(ranks: list[int] | tuple[int, ...] | None) -> str | None:
+    return None if ranks is None else ",".join(map(str, sorted(ranks))) or "none"
+
+
+def find_run(named: str, root: Path = DEFAULT_ROOT) -> Path:
+    """A recorded run by its folder, its record file, or its case id in the latest session.
+
+    Raises BadInput if there is none.
+    """
+    for path in (Path(named), root / LATEST / "runs" / file_name(named)):
+        if path.is_file() or (path / record.RECORD_FILE).is_file():
+            return path
+    raise BadInput(
+        f"{named}: no recorded run (give its folder, its {record.RECORD_FILE}, "
+        f"or a case id under {root / LATEST / 'runs'})"
+    )
+
+
+def find_runs(named: str, root: Path = DEFAULT_ROOT) -> list[Path]:
+    """As ``find_run``; a session's folder stands for all its runs. Raises BadInput."""
+    inside = sorted(Path(named).glob(f"runs/*/{record.RECORD_FILE}"))
+    return [file.parent for file in inside] or [find_run(named, root)]
+
+
+def shown(path: Path) -> str:
+    """The path as people type it: relative where it lies below the working folder."""
+    absolute = path.absolute()
+    here = Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)

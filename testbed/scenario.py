@@ -1,0 +1,184 @@
+"""The Scenario: one case, as data that can be mailed. Load, validate, select, save. Pure.
+
+A scenario file holds one JSON object. Unknown keys are refused by name. Workloads and faults are
+kept as plain objects here; ``workloads.parse`` and ``faults.parse`` own their keys.
+"""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from testbed.errors import BadInput
+from testbed.topology import Topology
+from testbed.verdict import Outcome
+
+MAX_STEPS = 100_000
+MAX_DEADLINE_MS = 600_000
+
+Where = Literal["leader", "followers", "all"] | dict[str, int | list[int]]
+"""Which ranks: a role, or any of pp, tp, cp, rank with a number or a list of them."""
+
+
+class Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Shape of every rank's cache. Pages are ``page_tokens`` tokens; pools are counted in pages."""
+
+    page_tokens: int = 16
+    layers: int = 4
+    heads: int = 4
+    head_dim: int = 2
+    device_pages: int = 64
+    host_pages: int = 128
+
+
+class Sidecar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An extra host pool (SWA, Mamba, an indexer) with a release queue of its own."""
+
+    name: str
+    on: Where = "all"
+
+
+class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run must end in, and why. ``subject`` (globs) and pp/tp/cp narrow where it applies."""
+
+    verdict: Outcome
+    oracle: str | None = None
+    step: int | None = None
+    ranks: list[int] | None = None
+    why: str = ""
+    subject: list[str] | None = None
+    pp: list[int] | None = None
+    tp: list[int] | None = None
+    cp: list[int] | None = None
+
+    def applies(self, subject: str, topology: Topology) -> bool:
+        """Whether this expectation speaks of that subject at that topology."""
+        if self.subject is not None and not any(fnmatchcase(subject, g) for g in self.subject):
+            return False
+        axes = ((self.pp, topology.pp), (self.tp, topology.tp), (self.cp, topology.cp))
+        return all(allowed is None or size in allowed for allowed, size in axes)
+
+
+class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One case.
+
+    steps: scheduler steps. workload / faults: plain objects, see ``workloads`` and ``faults``.
+    claims: promises held against the subject besides its own: ``"budget:<protocol>"``,
+    ``"stage-local"``. progress_within: steps within which work that is ready must be completed.
+    deadline_ms: wall time of a whole case, world building excluded, before it is a hang.
+    expect: one expectation or several, the first that applies counts; none means ``ok``.
+    """
+
+    name: str
+    topology: Topology
+    workload: dict[str, Any]
+    comment: str = ""
+    subject: str = "batched"
+    steps: int = 8
+    seed: int = 0
+    storage: bool = False
+    sidecars: list[Sidecar] = []
+    sizes: Sizes = Sizes()
+    faults: list[dict[str, Any]] = []
+    claims: list[str] = []
+    progress_within: int = 2
+    deadline_ms: int = 10_000
+    backend: Literal["gloo", "nccl"] = "gloo"
+    device: Literal["cpu", "cuda"] = "cpu"
+    expect: Expect | list[Expect] = []
+
+    def __post_init__(self) -> None:
+        if not self.name or any(char in self.name for char in "/\\ \t\n"):
+            raise ValueError(f"name is {self.name!r}: give a word without blanks or slashes")
+        _within("steps", self.steps, 1, MAX_STEPS)
+        _within("deadline_ms", self.deadline_ms, 1, MAX_DEADLINE_MS)
+        _within("progress_within", self.progress_within, 1, MAX_STEPS)
+        for key in self.sizes.__struct_fields__:
+            _within(f"sizes.{key}", getattr(self.sizes, key), 1, 1 << 20)
+
+    @property
+    def case_id(self) -> str:
+        """Readable and selectable: ``<name>-<subject>-<topology>``."""
+        return f"{self.name}-{self.subject}-{self.topology}"
+
+    @property
+    def expected(self) -> Expect:
+        """The first expectation that applies; a clean run where none is stated."""
+        stated = self.expect if isinstance(self.expect, list) else [self.expect]
+        for expect in stated:
+            if expect.applies(self.subject, self.topology):
+                return expect
+        return Expect(Outcome.OK)
+
+    def but(self, **changes: Any) -> "Scenario":
+        """A copy with some fields replaced. Raises BadInput where a value is refused."""
+        try:
+            return msgspec.structs.replace(self, **changes)
+        except ValueError as error:
+            raise BadInput(f"scenario {self.name}: {error}") from error
+
+
+def _within(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}: give a whole number from {low} to {high}")
+
+
+def select(where: Where, topology: Topology) -> frozenset[int]:
+    """Global ranks that ``where`` names (perhaps none). Raises BadInput on an unknown key."""
+    ranks = range(topology.size)
+    if where == "all":
+        return frozenset(ranks)
+    if where == "leader":
+        return frozenset(topology.leaders)
+    if where == "followers":
+        return frozenset(ranks) - frozenset(topology.leaders)
+    if not isinstance(where, dict) or not where:
+        raise BadInput(
+            f"'on' is {where!r}: give leader, followers, all, or any of pp, tp, cp, rank"
+        )
+    for key in where:
+        if key not in ("pp", "tp", "cp", "rank"):
+            raise BadInput(f"'on' has the unknown key {key!r}: give any of pp, tp, cp, rank")
+
+    def matches(rank: int) -> bool:
+        at = topology.coords(rank)._asdict() | {"rank": rank}
+        return all(
+            at[key] in (wanted if isinstance(wanted, list) else [wanted])
+            for key, wanted in where.items()
+        )
+
+    return frozenset(rank for rank in ranks if matches(rank))
+
+
+def from_object(data: Any, where: str) -> Scenario:
+    """A decoded JSON object -> Scenario. Raises BadInput naming ``where`` and the key."""
+    try:
+        return msgspec.convert(data, Scenario)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{where}: {error}") from error
+
+
+def to_object(scenario: Scenario) -> dict[str, Any]:
+    """Scenario -> plain JSON values; ``from_object`` reads them back to an equal scenario."""
+    data: dict[str, Any] = msgspec.to_builtins(scenario)
+    return data
+
+
+def load(path: Path) -> Scenario:
+    """Read one scenario file. Raises BadInput if it is absent, no JSON, or not a scenario."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        data = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise BadInput(f"{path}: is not JSON ({error})") from error
+    return from_object(data, str(path))
+
+
+def load_all(paths: Iterable[Path]) -> list[Scenario]:
+    """Read many scenario files, in the order given. Raises BadInput at the first bad one."""
+    return [load(path) for path in paths]

@@ -1,0 +1,264 @@
+"""Everything a rank can leave in its flight recorder: one NamedTuple per kind of event.
+
+``step`` is the rank's own scheduler step (-1 before the first), ``t_us`` microseconds since the
+rank's start on its own clock: for people only, no oracle orders by it. An event travels as the list
+``[code, step, t_us, *fields]``, code being its place in EVENT_TYPES; new kinds go at the end.
+Queues are named ``write``, ``load``, and for storage ``prefetch``, ``backup``, ``release``,
+``sidecar:<pool>``. Transfers and storage operations carry a *key* that is the same on every rank.
+"""
+
+from typing import Any, NamedTuple
+
+
+class Begin(NamedTuple):
+    """A step starts: what the ACK queues (head first) and storage queues hold before the protocol
+    runs.
+
+    write / load: [[key, ready], ...], ready by a silent peek that counts as no query. storage:
+    queue name -> number of items.
+    """
+
+    step: int
+    t_us: int
+    write: list[list[Any]]
+    load: list[list[Any]]
+    storage: dict[str, int]
+
+
+class End(NamedTuple):
+    """A step is over: what is left.
+
+    write / load: keys in the ACK queues. pending_*: keys in the subject's pending maps. sends:
+    length of its list of outstanding sends. locks: sum of [lock_ref, host_lock_ref] over all nodes.
+    tree: digest of which node is usable on device and on host, equal where ranks agree.
+    """
+
+    step: int
+    t_us: int
+    write: list[str]
+    load: list[str]
+    pending_write: list[str]
+    pending_load: list[str]
+    storage: dict[str, int]
+    sends: int
+    locks: list[int]
+    tree: int
+
+
+class Enter(NamedTuple):
+    """A torch.distributed call is entered.
+
+    op: all_reduce, send, isend, recv, irecv, wait, ... group: its name. ordinal: 0-based among this
+    rank's operations of that channel (collectives: the group; messages: group, source, destination
+    and tag). peer: global rank of the other end, -1 for collectives. tag: -1 likewise. reduce_op:
+    "MIN" ... or "". dtype: "int32" ... numel: elements. values: the first elements of a small
+    integer tensor as sent, else []. caller: the subject's functions that led here, outermost first,
+    joined by ">". A Work's wait is ``wait`` for a send and ``wait_<op>`` otherwise; its ordinal and
+    peer are those of the awaited operation.
+    """
+
+    step: int
+    t_us: int
+    op: str
+    group: str
+    ordinal: int
+    peer: int
+    tag: int
+    reduce_op: str
+    dtype: str
+    numel: int
+    values: list[int]
+    caller: str
+
+
+class Exit(NamedTuple):
+    """The call that was entered last has returned; values as in Enter, after the call."""
+
+    step: int
+    t_us: int
+    values: list[int]
+
+
+class Start(NamedTuple):
+    """A transfer was enqueued. queue: write or load. ready: "steps:<absolute step>", "ms:<n>",
+    "never" or "error"; as scripted, faults included.
+    """
+
+    step: int
+    t_us: int
+    queue: str
+    key: str
+    ready: str
+
+
+class Query(NamedTuple):
+    """The subject asked an event ``query()``."""
+
+    step: int
+    t_us: int
+    key: str
+    ready: bool
+
+
+class Sync(NamedTuple):
+    """The subject entered ``synchronize()``. stall: steps until the script would have had it ready
+    (0: it was ready; -1: a real wait, in milliseconds or for ever)."""
+
+    step: int
+    t_us: int
+    key: str
+    stall: int
+
+
+class Synced(NamedTuple):
+    """``synchronize()`` returned."""
+
+    step: int
+    t_us: int
+    key: str
+
+
+class Complete(NamedTuple):
+    """The subject completed a transfer (backed up, locks released). ready: its own event was
+    ready or had been synchronised. bad_pages: pages whose bytes are not what they must be.
+    """
+
+    step: int
+    t_us: int
+    queue: str
+    key: str
+    ready: bool
+    bad_pages: int
+
+
+class Block(NamedTuple):
+    """The subject waits for an item of an empty local queue."""
+
+    step: int
+    t_us: int
+    queue: str
+
+
+class Take(NamedTuple):
+    """The subject took an item from a storage control queue."""
+
+    step: int
+    t_us: int
+    queue: str
+    key: str
+
+
+class Evict(NamedTuple):
+    """The cache evicted nodes. where: device or host."""
+
+    step: int
+    t_us: int
+    where: str
+    keys: list[str]
+
+
+class Request(NamedTuple):
+    """A request was admitted: pages found on device, pages found on host, pages computed anew."""
+
+    step: int
+    t_us: int
+    key: str
+    device_hit: int
+    host_hit: int
+    computed: int
+
+
+class Fired(NamedTuple):
+    """A fault took effect. fault: its place in the scenario's list."""
+
+    step: int
+    t_us: int
+    fault: int
+    kind: str
+    detail: str
+
+
+class Raised(NamedTuple):
+    """The rank's loop ended by an exception. inside: op name if it came out of a
+    torch.distributed call.
+    """
+
+    step: int
+    t_us: int
+    type: str
+    message: str
+    traceback: str
+    inside: str
+
+
+class Final(NamedTuple):
+    """Books at the end of the loop. device / host: pool pages as {"total", "free", "tree",
+    "flight"}: free + tree + flight must be total. locks, explained: [lock_ref, host_lock_ref]
+    summed, and what the pending maps account for. pending: keys per pending map. sends: after
+    the last drain.
+    """
+
+    step: int
+    t_us: int
+    device: dict[str, int]
+    host: dict[str, int]
+    locks: list[int]
+    explained: list[int]
+    pending: dict[str, list[str]]
+    sends: int
+
+
+class About(NamedTuple):
+    """Who the subject is: what it promises of itself, and the versions of all that ran."""
+
+    step: int
+    t_us: int
+    promises: dict[str, Any]
+    versions: dict[str, str]
+
+
+Event = (
+    Begin
+    | End
+    | Enter
+    | Exit
+    | Start
+    | Query
+    | Sync
+    | Synced
+    | Complete
+    | Block
+    | Take
+    | Evict
+    | Request
+    | Fired
+    | Raised
+    | Final
+    | About
+)
+
+EVENT_TYPES: tuple[type[Event], ...] = (
+    Begin,
+    End,
+    Enter,
+    Exit,
+    Start,
+    Query,
+    Sync,
+    Synced,
+    Complete,
+    Block,
+    Take,
+    Evict,
+    Request,
+    Fired,
+    Raised,
+    Final,
+    About,
+)
+CODES: dict[type[Event], int] = {kind: code for code, kind in enumerate(EVENT_TYPES)}
+
+
+def decode(raw: list[Any]) -> Event:
+    """``[code, step, t_us, *fields]`` -> the event."""
+    return EVENT_TYPES[raw[0]](*raw[1:])

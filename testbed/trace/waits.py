@@ -1,0 +1,174 @@
+"""Who waits for whom, and the proof that nobody of a set of ranks can ever move again. Pure.
+
+A rank blocked in a collective waits for the members that have not entered that ordinal; in a
+receive, for its source unless that has sent this message; in a send or its ``wait``, for its
+destination unless that has posted this receive; in an event or a local queue, for nobody who can be
+named. A rank is dead if somebody it waits for is dead or has ended. What is left after all others
+are struck out is a deadlock: no assumption on time is made, only that none of its ranks moved while
+it was looked at, which the caller makes sure of by looking twice.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from testbed.topology import Topology
+from testbed.trace.events import Block, Enter, Event, Exit, Final, Raised, Sync, Synced, Take
+
+_SENDS = ("send", "isend", "wait")
+Channel = tuple[str, int, int, int]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One rank's blocked call and the ranks it waits for (none: nobody who can be named)."""
+
+    rank: int
+    step: int
+    what: str
+    waits_for: tuple[int, ...]
+
+    def __str__(self) -> str:
+        awaited = ", ".join(f"rank {rank}" for rank in self.waits_for) or "nobody who can be named"
+        return f"rank {self.rank} waits in {self.what} for {awaited}"
+
+
+@dataclass(frozen=True)
+class Deadlock:
+    """cycle: waits that hold each other, in order; it may end at a rank that has ended instead
+    of closing. behind: dead ranks outside the cycle. ended: ranks waited for that have left
+    their loop.
+    """
+
+    cycle: tuple[Wait, ...]
+    behind: tuple[Wait, ...]
+    ended: tuple[int, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks of the cycle, smallest first."""
+        return tuple(sorted(wait.rank for wait in self.cycle))
+
+    def told(self) -> str:
+        """The argument in one paragraph: the cycle first, then who is merely stuck behind it."""
+        lines = [f"{wait}" for wait in self.cycle]
+        closing = f"rank {self.ended[0]} has left its loop" if self.ended else "nobody can move"
+        stuck = [f"{wait}" for wait in self.behind]
+        return "; ".join([*lines, closing]) + (
+            "; stuck behind: " + "; ".join(stuck) if stuck else ""
+        )
+
+
+def prove(events: Mapping[int, Sequence[Event]], topology: Topology) -> Deadlock | None:
+    """The deadlock among ranks whose ``events`` so far are given (every rank of the case), or
+    None.
+    """
+    progress = {rank: _Progress.of(rank, of_rank) for rank, of_rank in events.items()}
+    ended = {rank for rank, one in progress.items() if one.ended}
+    waits = {
+        rank: wait
+        for rank, one in progress.items()
+        if rank not in ended and (wait := one.wait(progress, topology)) is not None
+    }
+    dead = {rank for rank, wait in waits.items() if wait.waits_for}
+    while True:
+        alive = {rank for rank in dead if not set(waits[rank].waits_for) & (dead | ended)}
+        if not alive:
+            break
+        dead -= alive
+    if not dead:
+        return None
+    cycle = _cycle(waits, dead, ended)
+    in_cycle = {wait.rank for wait in cycle}
+    last = set(cycle[-1].waits_for) & ended
+    closed = bool(set(cycle[-1].waits_for) & in_cycle)
+    return Deadlock(
+        cycle=tuple(cycle),
+        behind=tuple(waits[rank] for rank in sorted(dead - in_cycle)),
+        ended=() if closed else tuple(sorted(last)),
+    )
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """How far one rank has come: operations entered per channel, and what it is blocked in."""
+
+    rank: int
+    entered: Counter[Channel]
+    ended: bool
+    blocked: Event | None
+
+    @classmethod
+    def of(cls, rank: int, events: Iterable[Event]) -> "_Progress":
+        entered: Counter[Channel] = Counter()
+        blocked: Event | None = None
+        ended = False
+        for event in events:
+            if isinstance(event, Enter):
+                if not event.op.startswith("wait"):
+                    entered[_channel(rank, event)] += 1
+                blocked = event
+            elif isinstance(event, Sync | Block):
+                blocked = event
+            elif isinstance(event, Exit | Synced | Take):
+                blocked = None
+            elif isinstance(event, Final | Raised):
+                ended = True
+        return cls(rank, entered, ended, blocked)
+
+    def wait(self, others: Mapping[int, "_Progress"], topology: Topology) -> Wait | None:
+        """What this rank waits for; None if it runs, or if what it waits for is on its way."""
+        event = self.blocked
+        if event is None:
+            return None
+        if isinstance(event, Sync):
+            return Wait(self.rank, event.step, f"the finish event of {event.key}", ())
+        if isinstance(event, Block):
+            return Wait(self.rank, event.step, f"its own {event.queue} queue", ())
+        assert isinstance(event, Enter)
+        if event.peer >= 0 and event.tag >= 0:
+            # The other end enters the same pipe; being there already means: on its way.
+            missing = [event.peer] if self._absent(others, event, event.peer) else []
+        else:
+            members = _members(event.group, self.rank, topology)
+            missing = [rank for rank in members if self._absent(others, event, rank)]
+        if not missing:
+            return None
+        return Wait(self.rank, event.step, _told(event), tuple(missing))
+
+    def _absent(self, others: Mapping[int, "_Progress"], event: Enter, rank: int) -> bool:
+        return others[rank].entered[_channel(self.rank, event)] <= event.ordinal
+
+
+def _channel(rank: int, event: Enter) -> Channel:
+    if event.tag < 0:
+        return (event.group, -1, -1, -1)
+    source, destination = (rank, event.peer) if event.op in _SENDS else (event.peer, rank)
+    return (event.group, source, destination, event.tag)
+
+
+def _members(group: str, rank: int, topology: Topology) -> tuple[int, ...]:
+    for spec in (topology.tp_group(rank), topology.cp_group(rank), topology.pp_group(rank)):
+        if spec.name == group:
+            return spec.ranks
+    return tuple(range(topology.size))
+
+
+def _told(event: Enter) -> str:
+    place = f"{event.op} #{event.ordinal} of {event.group}"
+    return f"{place} ({event.caller.rpartition('>')[2] or 'no caller'}, step {event.step})"
+
+
+def _cycle(waits: Mapping[int, Wait], dead: set[int], ended: set[int]) -> list[Wait]:
+    """Follow one dead awaited rank after the other from the smallest, until a rank comes again
+    or one has ended.
+    """
+    path: list[int] = []
+    rank = min(dead)
+    while rank not in path:
+        path.append(rank)
+        following = [other for other in waits[rank].waits_for if other in dead]
+        if not following:
+            return [waits[rank]]  # it waits for one that ended: the root, no cycle needed
+        rank = following[0]
+    return [waits[other] for other in path[path.index(rank) :]]

@@ -1,0 +1,452 @@
+"""The controller's side: starts a fleet of hosts, has them run one case after another, gathers
+records.
+
+Knows nothing of caches, protocols or torch: it deals in scenarios, messages and records.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from testbed import __version__
+from testbed.errors import BadInput, EnvironmentFault
+from testbed.record import ExitKind, RankRecord, RunRecord
+from testbed.scenario import Scenario, to_object
+from testbed.trace.events import About, Event, Raised
+from testbed.trace.log import entries
+from testbed.trace.recorder import event_of
+from testbed.trace.waits import prove
+from testbed.world.wire import (
+    Bye,
+    Done,
+    Ended,
+    Go,
+    Hello,
+    Probe,
+    Probed,
+    Ready,
+    Refused,
+    Release,
+    RunCase,
+    Stop,
+    Trouble,
+    Welcome,
+    Wire,
+    WireError,
+    same_token,
+)
+
+FLEET_FILE_ENV = "TESTBED_FLEET_FILE"
+
+_START_LIMIT_S = 60.0
+_BUILD_LIMIT_S = 30.0
+_STOP_LIMIT_S = 10.0
+# After a rank broke, how long its peers may take to notice and leave their own traces.
+_GRACE_S = 0.04
+# How often a case that says nothing is looked at.
+_PROBE_S = 0.02
+_LOG_BYTES_PER_STEP = 16 * 1024
+_LOG_BYTES_MIN, _LOG_BYTES_MAX = 1 << 20, 1 << 28
+
+EndedHow = Literal["finished", "broken", "deadline", "deadlock"]
+
+
+@dataclass
+class _Case:
+    """The case in flight, as its messages come in."""
+
+    number: int
+    scenario: Scenario
+    ready: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+    ended: dict[int, Ended] = field(default_factory=dict)
+    absent: set[int] = field(default_factory=set)  # ranks that their host could not fork
+    trouble: list[str] = field(default_factory=list)
+    probed: dict[int, Probed] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return self.scenario.topology.size
+
+    @property
+    def all_gone(self) -> bool:
+        """No rank of the case runs any more."""
+        return len(self.ended) + len(self.absent) == self.size
+
+    @property
+    def broken(self) -> bool:
+        """A rank left before it was told to, or a host could not follow its orders."""
+        return bool(self.trouble) or any(ended.exit != "done" for ended in self.ended.values())
+
+
+class Fleet:
+    """``world`` hosts under one torchrun. ``with Fleet(4) as fleet: record = fleet.run(scenario)``.
+
+    Every topology with at most ``world`` ranks runs on the same fleet; with ``oversubscribe`` a
+    host forks several ranks of one case. ``port`` 0 lets the kernel choose. Raises EnvironmentFault
+    if the fleet cannot start or loses a host.
+    """
+
+    def __init__(self, world: int = 4, *, oversubscribe: bool = False, port: int = 0) -> None:
+        if world < 1:
+            raise BadInput(f"the world has {world} ranks: give WORLD a whole number from 1 on")
+        self.world = world
+        self._oversubscribe = oversubscribe
+        self.lost = ""  # why no further case can run, once a host is gone
+        self._cases = 0
+        self._wires: list[Wire] = []
+        self._selector = selectors.DefaultSelector()
+        self._folder = Path(tempfile.mkdtemp(prefix="testbed-"))
+        self._launcher: subprocess.Popen[bytes] | None = None
+        try:
+            self._start(port)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Fleet":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process of the fleet and remove its files; safe to call twice."""
+        for wire in self._wires:
+            with contextlib.suppress(OSError):  # it may be gone already
+                wire.send(Bye())
+            wire.close()
+        self._wires = []
+        if self._launcher is not None and self._launcher.stdin is not None:
+            self._launcher.stdin.close()
+            self._launcher.wait()
+            self._launcher = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def check(self, scenario: Scenario) -> None:
+        """Raises BadInput if the scenario's topology does not fit this fleet."""
+        size = scenario.topology.size
+        if size > self.world and not self._oversubscribe:
+            raise BadInput(
+                f"topology {scenario.topology} needs {size} ranks, the fleet has {self.world}:"
+                " raise WORLD or pass --oversubscribe"
+            )
+
+    def run(self, scenario: Scenario) -> RunRecord:
+        """Run one case on fresh ranks. Raises BadInput (does not fit) or EnvironmentFault (a
+        host is lost).
+        """
+        self.check(scenario)
+        if self.lost:
+            raise EnvironmentFault(f"{self.lost}; start a new fleet")
+        began = time.monotonic()
+        self._cases += 1
+        case = _Case(self._cases, scenario)
+        store = self._folder / f"case-{case.number}"
+        store.mkdir()
+        self._order(case, str(store))
+        how = self._watch(case)
+        shutil.rmtree(store)
+        return _record(case, how, (time.monotonic() - began) * 1e3)
+
+    def _start(self, port: int) -> None:
+        token = secrets.token_hex(16)
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise EnvironmentFault(
+                    f"port {port} on 127.0.0.1 cannot be used ({error.strerror}): give another one"
+                ) from error
+            listener.listen(self.world)
+            fleet_file = self._folder / "fleet.json"
+            fleet_file.touch(mode=0o600)
+            address = {"host": "127.0.0.1", "port": listener.getsockname()[1], "token": token}
+            fleet_file.write_text(json.dumps(address))
+            self._launcher = subprocess.Popen(
+                [sys.executable, "-m", "launchers.torchrun", str(self.world), str(self._folder)],
+                env={**_environment(), FLEET_FILE_ENV: str(fleet_file)},
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is the controller's to handle
+            )
+            self._accept(listener, token)
+
+    def _accept(self, listener: socket.socket, token: str) -> None:
+        seats: dict[int, Wire] = {}
+        deadline = time.monotonic() + _START_LIMIT_S
+        listener.settimeout(0.1)
+        while len(seats) < self.world:
+            assert self._launcher is not None
+            if self._launcher.poll() is not None:
+                raise EnvironmentFault(
+                    f"torchrun ended before its hosts came: {self._last_words()}"
+                )
+            if time.monotonic() > deadline:
+                raise EnvironmentFault(
+                    f"{len(seats)} of {self.world} hosts came within {_START_LIMIT_S:.0f} s:"
+                    f" {self._last_words()}"
+                )
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            connection.settimeout(5.0)
+            wire = Wire(connection)
+            try:
+                hello = wire.receive()
+            except (OSError, WireError):
+                hello = None
+            why = self._refusal(hello, token, seats)
+            if why:
+                _refuse(wire, why)
+                continue
+            connection.settimeout(None)
+            wire.send(Welcome())
+            seats[hello.host] = wire
+        self._wires = [seats[host] for host in range(self.world)]
+        for host, wire in enumerate(self._wires):
+            self._selector.register(wire, selectors.EVENT_READ, host)
+
+    def _refusal(self, hello: Any, token: str, seats: dict[int, Wire]) -> str:
+        if not isinstance(hello, Hello) or not same_token(hello.token, token):
+            return "wrong token"
+        if hello.version != __version__:
+            return f"testbed {hello.version} there, {__version__} here: install the same one"
+        if hello.host in seats or not 0 <= hello.host < self.world:
+            return f"there is no seat for host {hello.host}"
+        return ""
+
+    def _last_words(self) -> str:
+        log = self._folder / "torchrun.log"
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        said = [line.strip() for line in lines if line.strip()]
+        return said[-1] if said else "it said nothing; is torch installed?"
+
+    def _order(self, case: _Case, store: str) -> None:
+        scenario = case.scenario
+        wanted = scenario.steps * _LOG_BYTES_PER_STEP
+        log_bytes = min(max(wanted, _LOG_BYTES_MIN), _LOG_BYTES_MAX)
+        data = to_object(scenario)
+        hosts = self._hosts_of(case)
+        for host, ranks in hosts.items():
+            self._send(host, RunCase(case.number, data, ranks, store, log_bytes))
+
+    def _hosts_of(self, case: _Case) -> dict[int, list[int]]:
+        ranks = range(case.size)
+        return {host: list(ranks[host :: self.world]) for host in range(min(self.world, case.size))}
+
+    def _watch(self, case: _Case) -> EndedHow:
+        if not self._until(case, lambda: len(case.ready) == case.size, _BUILD_LIMIT_S):
+            if not case.broken:
+                case.trouble.append(f"the ranks were not ready within {_BUILD_LIMIT_S:.0f} s")
+            return self._stop(case, "broken")
+        self._tell(case, Go(case.number))
+        how = self._step_through(case)
+        if how == "finished":
+            self._tell(case, Release(case.number))
+            if self._until(case, lambda: case.all_gone, _STOP_LIMIT_S):
+                return "broken" if case.broken else "finished"
+        return self._stop(case, "broken" if case.broken else how)
+
+    def _step_through(self, case: _Case) -> EndedHow:
+        """Until every rank has left its loop, a rank broke, the deadline is up, or a deadlock is
+        proven.
+        """
+        deadline = time.monotonic() + case.scenario.deadline_ms / 1e3
+        before: dict[int, int] | None = None
+        refuted: dict[int, int] | None = (
+            None  # a standstill already looked at: an event, a local queue
+        )
+        while (left := deadline - time.monotonic()) > 0:
+            if self._until(case, lambda: len(case.done) == case.size, min(left, _PROBE_S)):
+                return "finished"
+            if case.broken:
+                return "broken"
+            now = self._standing(case)
+            if now is not None and now == before and now != refuted:
+                if self._deadlocked(case):
+                    return "deadlock"
+                refuted = now
+            before = now
+        return "deadline"
+
+    def _standing(self, case: _Case) -> dict[int, int] | None:
+        """Bytes committed by every rank that is blocked or has left its loop; None while none is
+        blocked.
+        """
+        self._probe(case, whole=False)
+        if not any(probed.blocked for probed in case.probed.values()):
+            return None
+        return {
+            rank: probed.committed
+            for rank, probed in case.probed.items()
+            if probed.blocked or rank in case.done
+        }
+
+    def _deadlocked(self, case: _Case) -> bool:
+        """Prove it from the logs as they are, then make sure that none of its ranks has moved
+        since.
+        """
+        self._probe(case, whole=True)
+        if len(case.probed) < case.size:
+            return False  # one ended meanwhile: the loop above will see how
+        events = {
+            rank: [event_of(entry) for entry in entries(probed.block)]
+            for rank, probed in case.probed.items()
+        }
+        proof = prove(events, case.scenario.topology)
+        if proof is None:
+            return False
+        proven = {rank: case.probed[rank].committed for rank in proof.ranks}
+        self._probe(case, whole=False)
+        return all(
+            rank in case.probed and case.probed[rank].committed == committed
+            for rank, committed in proven.items()
+        )
+
+    def _probe(self, case: _Case, *, whole: bool) -> None:
+        case.probed.clear()
+        self._tell(case, Probe(case.number, whole))
+        self._until(case, lambda: len(case.probed) == case.size, _STOP_LIMIT_S)
+
+    def _stop(self, case: _Case, how: EndedHow) -> EndedHow:
+        """Let a broken case's other ranks notice it, then end whatever still runs."""
+        if how == "broken" and not case.trouble:
+            while not case.all_gone:
+                if not self._hear(case, _GRACE_S):
+                    break
+        self._tell(case, Stop(case.number, stacks=True))
+        deadline = time.monotonic() + _STOP_LIMIT_S
+        while not case.all_gone:
+            if not self._hear(case, deadline - time.monotonic()):
+                self.lost = f"the ranks of {case.scenario.case_id} could not be ended"
+                raise EnvironmentFault(self.lost)
+        return how
+
+    def _until(self, case: _Case, reached: Callable[[], bool], limit_s: float) -> bool:
+        """Hear messages until ``reached()``; False once the case is broken or the limit is up."""
+        deadline = time.monotonic() + limit_s
+        while not reached():
+            left = deadline - time.monotonic()
+            if left <= 0 or case.broken:
+                return False
+            self._hear(case, left)
+        return not case.broken
+
+    def _hear(self, case: _Case, limit_s: float) -> bool:
+        """Take what the hosts say within ``limit_s``; False if they said nothing."""
+        heard = self._selector.select(max(limit_s, 0))
+        for key, _ in heard:
+            host = key.data
+            try:
+                message = self._wires[host].receive()
+            except OSError as error:
+                raise self._lost(host) from error
+            if message is None:
+                raise self._lost(host)
+            if message.case != case.number:
+                continue  # a late word on a case that is over
+            if isinstance(message, Ready):
+                case.ready.add(message.rank)
+            elif isinstance(message, Done):
+                case.done.add(message.rank)
+            elif isinstance(message, Ended):
+                case.ended[message.rank] = message
+            elif isinstance(message, Probed):
+                case.probed[message.rank] = message
+            elif isinstance(message, Trouble):
+                case.trouble.append(f"host {host}: {message.why}")
+                case.absent.update(self._hosts_of(case)[host])
+        return bool(heard)
+
+    def _tell(self, case: _Case, message: Any) -> None:
+        for host in self._hosts_of(case):
+            self._send(host, message)
+
+    def _send(self, host: int, message: Any) -> None:
+        try:
+            self._wires[host].send(message)
+        except OSError as error:
+            raise self._lost(host) from error
+
+    def _lost(self, host: int) -> EnvironmentFault:
+        self.lost = f"host {host} is gone: {self._last_words()}"
+        return EnvironmentFault(self.lost)
+
+
+def _environment() -> dict[str, str]:
+    # Hosts import testbed and launchers from where this process did, whatever their folder.
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def _refuse(wire: Wire, why: str) -> None:
+    print(f"testbed: a host was refused: {why}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # it may not have waited for the answer
+        wire.send(Refused(why))
+    wire.close()
+
+
+def _record(case: _Case, how: EndedHow, wall_ms: float) -> RunRecord:
+    ranks = tuple(_rank_record(case.ended[rank]) for rank in sorted(case.ended))
+    trouble = list(case.trouble)
+    for ended, rank in zip((case.ended[r.rank] for r in ranks), ranks, strict=True):
+        if ended.trouble:
+            trouble.append(f"rank {rank.rank}: {_last_raised(rank.events)}")
+    about = next(_abouts(ranks), None)
+    return RunRecord(
+        scenario=case.scenario,
+        ranks=ranks,
+        ended=how,
+        wall_ms=wall_ms,
+        promises=about.promises if about else {},
+        versions=about.versions if about else {},
+        trouble=tuple(trouble),
+    )
+
+
+def _rank_record(ended: Ended) -> RankRecord:
+    exit_kind: ExitKind = ended.exit  # type: ignore[assignment]
+    return RankRecord(
+        rank=ended.rank,
+        exit=exit_kind,
+        events=tuple(event_of(entry) for entry in entries(ended.block)),
+        signal=ended.signal,
+        overflow=ended.dropped > 0,
+        stack=ended.stack,
+        output=ended.output,
+    )
+
+
+def _last_raised(events: tuple[Event, ...]) -> str:
+    for event in reversed(events):
+        if isinstance(event, Raised):
+            return f"{event.type}: {event.message}"
+    return "it left without a word"
+
+
+def _abouts(ranks: tuple[RankRecord, ...]) -> Iterator[About]:
+    for rank in ranks:
+        for event in rank.events:
+            if isinstance(event, About):
+                yield event

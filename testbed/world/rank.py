@@ -1,0 +1,129 @@
+"""One disposable rank: builds real process groups, runs the case's loop, leaves its record, exits.
+
+Runs in a child that a host forked; talks to its host through a socket pair in single bytes. Its
+record lies in the shared log that the host mapped before the fork.
+"""
+
+import faulthandler
+import os
+import platform
+import signal
+import traceback
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from testbed import __version__, subjects
+from testbed.errors import EnvironmentFault
+from testbed.events import Clock
+from testbed.protocols.groups import Groups
+from testbed.topology import GroupSpec, Topology
+from testbed.trace.events import About, Raised
+from testbed.trace.recorder import LogRecorder
+from testbed.trace.shim import Shim
+from testbed.workloads.assemble import assemble
+from testbed.world.seat import DONE, EXIT_RAISED, EXIT_TROUBLE, GO, READY, RankSeat
+from testbed.world.store import FolderStore
+
+# gloo's own timeout is no judge of a case: the controller's deadline comes long before.
+_GLOO_TIMEOUT = timedelta(minutes=30)
+_BUILD_TIMEOUT = timedelta(seconds=30)
+_SUBJECT_ROOMS = ("/testbed/protocols/", "/testbed/subjects/", "/testbed/faults/")
+
+
+def run_rank(seat: RankSeat) -> NoReturn:
+    """Run the seat's scenario as its rank and never return: the process ends here."""
+    # chain=True: after the dump the signal's default action ends the process, and so tells the
+    # host that the stack is complete.
+    faulthandler.register(signal.SIGUSR1, file=seat.stack_fd, all_threads=False, chain=True)
+    clock = Clock()
+    recorder = LogRecorder(seat.log, clock)
+    shim: Shim | None = None
+    try:
+        torch.set_num_threads(1)
+        scenario = seat.scenario
+        # Held for the rank's life: torch keeps the C++ half of a Python store only.
+        store = FolderStore(Path(seat.store), _BUILD_TIMEOUT)
+        groups, names = build_groups(scenario.topology, seat.rank, store)
+        shim = Shim(recorder, seat.rank, names)
+        context = assemble(scenario, seat.rank, clock, recorder, groups)
+        recorder.add(About, context.subject.promises, _versions(scenario.subject))
+        shim.install()
+        seat.link.sendall(READY)
+        if seat.link.recv(1) != GO:
+            os._exit(0)
+        for _ in range(scenario.steps):
+            context.run_step()
+        context.finish()
+    except BaseException as error:  # noqa: BLE001 -- recorded, and the process ends below
+        told = "".join(traceback.format_exception(error))
+        inside = shim.failed_op(error) if shim is not None else ""
+        recorder.add(Raised, type(error).__name__, str(error), told, inside)
+        os._exit(EXIT_RAISED if _by_subject(error) else EXIT_TROUBLE)
+    # An exit now would cut connections that slower ranks still read from.
+    seat.link.sendall(DONE)
+    seat.link.recv(1)
+    os._exit(0)
+
+
+def _versions(subject: str) -> dict[str, str]:
+    return {
+        "testbed": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        **subjects.versions(subject),
+    }
+
+
+def build_groups(
+    topology: Topology, rank: int, store: dist.Store
+) -> tuple[Groups, Mapping[Any, GroupSpec]]:
+    """The default group and this rank's tp, cp and pp groups over gloo, and the names to report
+    them by.
+    """
+    world_size = topology.size
+    dist.init_process_group(
+        "gloo",
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=_GLOO_TIMEOUT,
+    )
+    names: dict[Any, GroupSpec] = {None: GroupSpec("world", tuple(range(world_size)))}
+    names[dist.group.WORLD] = names[None]
+
+    def group(spec: GroupSpec) -> dist.ProcessGroup | None:
+        if len(spec.ranks) == 1:
+            return None
+        made = dist.new_group(
+            list(spec.ranks), timeout=_GLOO_TIMEOUT, backend="gloo", use_local_synchronization=True
+        )
+        names[made] = spec
+        return made
+
+    groups = Groups(
+        topology=topology,
+        rank=rank,
+        tp=group(topology.tp_group(rank)),
+        cp=group(topology.cp_group(rank)),
+        pp=group(topology.pp_group(rank)),
+        world=dist.group.WORLD,
+    )
+    return groups, names
+
+
+def _by_subject(error: BaseException) -> bool:
+    # An exception that never passed through the subject's code is the testbed's own, and so is a
+    # release that cannot be lifted.
+    if isinstance(error, EnvironmentFault):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(
+        frame.filename.startswith("sglang")
+        or any(room in frame.filename for room in _SUBJECT_ROOMS)
+        for frame in frames
+    )

@@ -1,0 +1,35 @@
+"""What a host and the rank it forks agree on: the seat the rank is given, the bytes on their
+link, exit codes.
+"""
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from testbed.scenario import Scenario
+from testbed.trace.log import SharedLog
+
+# rank -> host: groups and cache are built; the loop is left in order. host -> rank: begin; exit.
+READY, DONE = b"r", b"d"
+GO, RELEASE = b"g", b"x"
+
+# Exit status of a rank whose loop an exception ended: out of the subject, or out of the testbed.
+EXIT_RAISED, EXIT_TROUBLE = 81, 82
+
+
+@dataclass(frozen=True)
+class RankSeat:
+    """A forked rank's number and case, and what it shares with its host. store: folder of the
+    FolderStore.
+    """
+
+    scenario: Scenario
+    rank: int
+    store: str
+    log: SharedLog
+    link: socket.socket
+    stack_fd: int
+
+
+RunRank = Callable[[RankSeat], NoReturn]

@@ -1,0 +1,212 @@
+"""What the controller and the hosts say to each other: named messages, in msgpack, over one socket
+each.
+
+Nothing executable travels. A host opens the connection and proves itself with the fleet's random
+token; both sides refuse a testbed of another version.
+"""
+
+import hmac
+import socket
+import struct
+from typing import Any
+
+import msgspec
+
+MAX_MESSAGE = 1 << 30
+_LENGTH = struct.Struct("<I")
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of all messages; the class's name travels as its tag."""
+
+
+class Hello(Message, frozen=True, tag=True):
+    """host -> controller, first: who it is."""
+
+    token: str
+    version: str
+    host: int
+    pid: int
+
+
+class Welcome(Message, frozen=True, tag=True):
+    """controller -> host: accepted."""
+
+
+class Refused(Message, frozen=True, tag=True):
+    """controller -> host: not accepted, and why, in one line."""
+
+    why: str
+
+
+class RunCase(Message, frozen=True, tag=True):
+    """controller -> host: fork these ranks for this case. store: folder of the case's
+    FolderStore.
+    """
+
+    case: int
+    scenario: dict[str, Any]
+    ranks: list[int]
+    store: str
+    log_bytes: int
+
+
+class Ready(Message, frozen=True, tag=True):
+    """host -> controller: the rank has built its groups and its cache and waits for Go."""
+
+    case: int
+    rank: int
+
+
+class Go(Message, frozen=True, tag=True):
+    """controller -> host: every rank is ready, take the first step."""
+
+    case: int
+
+
+class Done(Message, frozen=True, tag=True):
+    """host -> controller: the rank has left its loop in order and waits for Release."""
+
+    case: int
+    rank: int
+
+
+class Release(Message, frozen=True, tag=True):
+    """controller -> host: every rank is done, let them exit (before that, an exit would cut
+    connections).
+    """
+
+    case: int
+
+
+class Stop(Message, frozen=True, tag=True):
+    """controller -> host: end the ranks of this case now. stacks: have them dump their Python
+    stacks first.
+    """
+
+    case: int
+    stacks: bool
+
+
+class Ended(Message, frozen=True, tag=True):
+    """host -> controller: the rank's process is gone. exit, signal: as in RankRecord. block: its
+    log. output: what it printed. trouble: it ended by an exception of the testbed's own code,
+    not the subject's.
+    """
+
+    case: int
+    rank: int
+    exit: str
+    signal: int
+    dropped: int
+    block: bytes
+    stack: str
+    output: str
+    trouble: bool
+
+
+class Probe(Message, frozen=True, tag=True):
+    """controller -> host: how far are your ranks? whole: send their logs along."""
+
+    case: int
+    whole: bool
+
+
+class Probed(Message, frozen=True, tag=True):
+    """host -> controller: bytes its rank's log has, whether the rank is blocked, the log if
+    asked for.
+    """
+
+    case: int
+    rank: int
+    committed: int
+    blocked: bool
+    block: bytes
+
+
+class Trouble(Message, frozen=True, tag=True):
+    """host -> controller: the host could not do what it was told, and why, in one line."""
+
+    case: int
+    why: str
+
+
+class Bye(Message, frozen=True, tag=True):
+    """controller -> host: the fleet is closing, exit."""
+
+
+_ANY = (
+    Hello
+    | Welcome
+    | Refused
+    | RunCase
+    | Ready
+    | Go
+    | Done
+    | Release
+    | Stop
+    | Ended
+    | Probe
+    | Probed
+    | Trouble
+    | Bye
+)
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_ANY)
+
+
+class WireError(ConnectionError):
+    """The other side broke the protocol: an oversized or unreadable message."""
+
+
+class Wire:
+    """One connection. Sends block; ``receive`` blocks for one message, None at the end of the
+    stream.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connection
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self.socket.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send one message. Raises OSError if the other side is gone."""
+        payload = _encode(message)
+        self.socket.sendall(_LENGTH.pack(len(payload)) + payload)
+
+    def receive(self) -> Any:
+        """One message, or None if the other side has closed. Raises WireError, OSError."""
+        header = self._exactly(_LENGTH.size)
+        if header is None:
+            return None
+        (length,) = _LENGTH.unpack(header)
+        if length > MAX_MESSAGE:
+            raise WireError(f"a message of {length} bytes is past the limit of {MAX_MESSAGE}")
+        payload = self._exactly(length)
+        if payload is None:
+            return None
+        try:
+            return _decoder.decode(payload)
+        except msgspec.MsgspecError as error:
+            raise WireError(f"unreadable message ({error})") from error
+
+    def _exactly(self, size: int) -> bytes | None:
+        got = bytearray()
+        while len(got) < size:
+            part = self.socket.recv(min(size - len(got), 1 << 20))
+            if not part:
+                return None
+            got += part
+        return bytes(got)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+
+def same_token(left: str, right: str) -> bool:
+    """Compare tokens without telling by the time it takes where they differ."""
+    return hmac.compare_digest(left.encode(), right.encode())

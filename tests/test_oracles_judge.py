@@ -1,0 +1,345 @@
+"""The judge: which of several truths becomes the verdict."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from testbed.errors import BadInput
+from testbed.oracles import REGISTRY, available, check_claims, judge
+from testbed.oracles.view import View
+from testbed.record import RunRecord
+from testbed.trace.events import Begin, Complete, End, Enter, Event, Exit, Final, Fired, Raised
+from testbed.verdict import Finding, Outcome
+from tests.record_builder import Model, changed, cut, load, with_rank, without, write
+
+SIGKILL, SIGABRT = 9, 6
+
+
+def stopped_at(record: RunRecord, rank: int, step: int, **share: Any) -> RunRecord:
+    """The rank's record ends with the start of that step."""
+    return cut(
+        record,
+        rank,
+        lambda one: isinstance(one, Begin) and one.step == step,
+        **{"exit": "stopped", **share},
+    )
+
+
+def entered(record: RunRecord, rank: int, step: int, **share: Any) -> RunRecord:
+    """The rank's record ends inside its first torch.distributed call of that step but a wait."""
+    return cut(
+        record,
+        rank,
+        lambda one: isinstance(one, Enter) and one.step == step and one.op != "wait",
+        **{"exit": "stopped", **share},
+    )
+
+
+def raised(record: RunRecord, rank: int, event: Raised) -> RunRecord:
+    events: tuple[Event, ...] = (*record.ranks[rank].events, event)
+    return with_rank(record, rank, exit="raised", events=events)
+
+
+def closed(step: int) -> Raised:
+    return Raised(step, 0, "RuntimeError", "Connection closed by peer [127.0.0.1]", "", "recv")
+
+
+# error
+
+
+def test_an_oracle_that_raises_is_an_error_by_name() -> None:
+    def broken(view: View) -> Iterable[Finding]:
+        raise ZeroDivisionError("division by zero")
+
+    verdict = judge(Model().record(), {**REGISTRY, "pairing": broken})
+
+    assert (verdict.outcome, verdict.summary) == (
+        Outcome.ERROR,
+        "oracle pairing failed: ZeroDivisionError: division by zero",
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Finding("safety", Outcome.VIOLATION, 0, (), "of another oracle"),
+        Finding("pairing", Outcome.CRASH, 0, (), "not an oracle's to say"),
+    ],
+)
+def test_an_oracle_that_breaks_the_rules_is_an_error(wrong: Finding) -> None:
+    assert judge(Model().record(), {"pairing": lambda view: [wrong]}).outcome is Outcome.ERROR
+
+
+def test_trouble_of_the_testbed_is_an_error_whatever_else_is_true() -> None:
+    record = Model(transfers=[write("w0", on="leader")]).record()
+
+    verdict = judge(replace(record, trouble=("host 1 is gone",)))
+
+    assert (verdict.outcome, verdict.summary) == (Outcome.ERROR, "host 1 is gone")
+
+
+def test_a_missing_rank_and_a_full_recorder_are_errors() -> None:
+    record = Model().record()
+
+    missing = judge(replace(record, ranks=record.ranks[:3]))
+    full = judge(with_rank(record, 1, overflow=True))
+
+    assert (missing.outcome, missing.summary) == (Outcome.ERROR, "rank 3 left no record")
+    assert full.outcome is Outcome.ERROR
+
+
+@pytest.mark.parametrize("kind", [Final, End])
+def test_a_rank_that_was_done_but_did_not_record_it_is_an_error(kind: type[Event]) -> None:
+    record = without(Model().record(), 2, lambda one: isinstance(one, kind))
+
+    assert judge(record).outcome is Outcome.ERROR
+
+
+def test_a_fault_that_never_took_effect_is_an_error() -> None:
+    record = Model(faults=[{"kind": "never-ready", "on": "leader"}]).record()
+
+    verdict = judge(record)
+
+    assert verdict.outcome is Outcome.ERROR
+    assert "fault 0 (never-ready) never took effect" in verdict.summary
+
+
+def test_a_fault_that_fired_on_one_rank_is_none() -> None:
+    record = Model(faults=[{"kind": "never-ready"}]).record()
+    fired: tuple[Event, ...] = (Fired(1, 0, 0, "never-ready", "w0"), *record.ranks[1].events)
+
+    assert judge(with_rank(record, 1, events=fired)).outcome is Outcome.OK
+
+
+def test_a_fault_whose_turn_never_came_does_not_hide_the_crash() -> None:
+    record = Model(faults=[{"kind": "never-ready"}], transfers=[write("w0", on="leader")]).record()
+
+    verdict = judge(record)
+
+    assert verdict.outcome is Outcome.VIOLATION
+    assert any("never took effect" in note for note in verdict.notes)
+
+
+# violations among themselves
+
+
+def test_the_earliest_violation_is_told_not_the_first_oracle() -> None:
+    record = Model(transfers=[write("w0"), load("l0")]).record()
+    record = changed(record, 3, Enter, 3, lambda one: one._replace(op="barrier"))
+    record = changed(record, 2, Complete, 1, lambda one: one._replace(bad_pages=1))
+
+    verdict = judge(record)
+
+    assert (verdict.oracle, verdict.step) == ("integrity", 1)
+    assert len(verdict.findings) > 1
+
+
+def test_in_one_step_the_order_of_the_oracles_decides() -> None:
+    record = Model("pp1tp2", transfers=[write("w0")]).record()
+    record = changed(record, 1, Complete, 1, lambda one: one._replace(ready=False, bad_pages=1))
+    record = changed(record, 0, Complete, 1, lambda one: one._replace(key="w9"))
+
+    assert [finding.oracle for finding in judge(record).findings][:3] == [
+        "agreement",
+        "safety",
+        "conservation",
+    ]
+
+
+# crash
+
+
+def killed_in_step_2() -> RunRecord:
+    record = Model().record()
+    record = stopped_at(record, 2, 2, exit="signal", signal=SIGKILL)
+    record = raised(entered(record, 3, 2), 3, closed(2))
+    for rank in (0, 1):
+        record = stopped_at(record, rank, 3)
+    return replace(record, ended="broken")
+
+
+def test_a_killed_rank_is_the_root_and_lost_connections_are_collateral() -> None:
+    verdict = judge(killed_in_step_2())
+
+    assert (verdict.outcome, verdict.step, verdict.ranks) == (Outcome.CRASH, 2, (2,))
+    assert verdict.summary == "rank 2 died by SIGKILL, step 2"
+    assert any("rank 3 raised RuntimeError: Connection closed" in one for one in verdict.notes)
+    assert verdict.first_divergence is not None
+    assert verdict.first_divergence.minority == (2,)
+
+
+def test_an_exception_of_a_ranks_own_is_the_root_even_if_a_connection_broke_earlier() -> None:
+    record = raised(entered(Model().record(), 0, 1), 0, closed(1))
+    record = stopped_at(record, 3, 2)
+    record = raised(record, 3, Raised(2, 0, "KeyError", "'w0'", "", ""))
+    for rank in (1, 2):
+        record = stopped_at(record, rank, 2)
+
+    verdict = judge(replace(record, ended="broken"))
+
+    assert (verdict.outcome, verdict.ranks) == (Outcome.CRASH, (3,))
+    assert verdict.summary == "rank 3 raised KeyError: 'w0', step 2"
+
+
+def test_a_rank_that_dies_after_its_last_step_is_a_crash_never_a_pass() -> None:
+    record = with_rank(Model().record(), 1, exit="signal", signal=SIGKILL)
+
+    assert judge(replace(record, ended="broken")).outcome is Outcome.CRASH
+
+
+def test_a_rank_that_died_before_it_recorded_anything_is_a_crash() -> None:
+    record = with_rank(Model().record(), 1, exit="signal", signal=SIGABRT, events=())
+    for rank in (0, 2, 3):
+        record = stopped_at(record, rank, 0)
+
+    verdict = judge(replace(record, ended="broken"))
+
+    assert (verdict.outcome, verdict.ranks, verdict.step) == (Outcome.CRASH, (1,), -1)
+
+
+def test_a_violation_after_the_crash_does_not_override_it() -> None:
+    record = changed(killed_in_step_2(), 0, End, 2, lambda one: one._replace(tree=99))
+    record = cut(record, 2, lambda one: isinstance(one, Begin) and one.step == 1)
+
+    verdict = judge(record)
+
+    assert (verdict.outcome, verdict.step) == (Outcome.CRASH, 1)
+    assert any(note.startswith("after that, agreement") for note in verdict.notes)
+
+
+def test_a_violation_before_the_crash_overrides_it() -> None:
+    record = changed(killed_in_step_2(), 0, End, 1, lambda one: one._replace(tree=99))
+
+    verdict = judge(record)
+
+    assert (verdict.outcome, verdict.oracle, verdict.step) == (Outcome.VIOLATION, "agreement", 1)
+    assert "then crash: rank 2 died by SIGKILL, step 2" in verdict.notes
+
+
+def test_a_crash_is_the_root_of_the_standstill_it_leaves_behind() -> None:
+    record = stopped_at(Model("pp1tp2").record(), 0, 2)
+    record = raised(record, 0, Raised(2, 0, "RuntimeError", "CUDA error: sick", "", ""))
+
+    verdict = judge(replace(entered(record, 1, 2), ended="deadlock"))
+
+    assert (verdict.outcome, verdict.ranks) == (Outcome.CRASH, (0,))
+
+
+# hang and deadlock
+
+
+def test_a_rank_that_waits_for_an_event_is_the_root_of_a_hang() -> None:
+    record = Model(transfers=[write("w0", slow={2: None})]).record()
+    record = entered(record, 0, 1)
+
+    verdict = judge(record)
+
+    assert record.ended == "deadline"
+    assert (verdict.outcome, verdict.step, verdict.ranks) == (Outcome.HANG, 1, (1, 2, 3))
+    assert "rank 2 waits for the event of w0, step 1" in verdict.summary
+    assert "behind: rank 0" in verdict.summary
+
+
+def test_a_hang_is_no_crash_though_ranks_raise_while_they_are_being_stopped() -> None:
+    record = Model("pp2tp1").record()
+    record = stopped_at(record, 0, 2)
+    record = raised(entered(record, 1, 2), 1, closed(2))
+
+    verdict = judge(replace(record, ended="deadline"))
+
+    assert (verdict.outcome, verdict.ranks) == (Outcome.HANG, (0,))
+    assert verdict.summary == "rank 0 stands outside any operation, step 2; behind: rank 1"
+    assert verdict.first_divergence is not None
+    assert verdict.first_divergence.did["1"] == (
+        "waits in recv #2 of pp[tp0] (check>agree>pass_down) for rank 0, step 2"
+    )
+
+
+def test_who_waits_for_a_rank_that_has_left_is_the_root() -> None:
+    record = Model("pp1tp2").record()
+    left = without(record, 0, lambda one: isinstance(one, Enter | Exit) and one.step == 4)
+
+    verdict = judge(replace(entered(left, 1, 4), ended="deadline"))
+
+    assert (verdict.outcome, verdict.ranks) == (Outcome.HANG, (1,))
+    assert "all_reduce #4 of tp[pp0] (check>agree>reduce) for rank 0" in verdict.summary
+
+
+def test_a_deadlock_is_told_with_its_cycle() -> None:
+    record = replace(Model("pp1tp2").record(), ended="deadlock", promises={})
+    for rank in (0, 1):
+        record = entered(record, rank, 2)
+    record = changed(record, 1, Enter, 2, lambda one: one._replace(group="world", ordinal=0))
+
+    verdict = judge(record)
+
+    assert (verdict.outcome, verdict.step, verdict.ranks) == (Outcome.DEADLOCK, 2, (0, 1))
+    assert "nobody can move" in verdict.summary
+
+
+def test_a_deadlock_behind_a_rank_that_left_singles_that_rank_out() -> None:
+    record = replace(Model("pp1tp2").record(), promises={})
+    record = without(record, 0, lambda one: isinstance(one, Enter | Exit))
+
+    verdict = judge(replace(entered(record, 1, 0), ended="deadlock"))
+
+    assert (verdict.outcome, verdict.ranks) == (Outcome.DEADLOCK, (1,))
+    assert verdict.first_divergence is not None
+    assert verdict.first_divergence.minority == (0,)
+
+
+def test_a_deadlock_that_the_record_does_not_show_is_still_one() -> None:
+    record = Model("pp1tp2").record()
+    for rank in (0, 1):
+        record = stopped_at(record, rank, 2)
+
+    assert judge(replace(record, ended="deadlock")).outcome is Outcome.DEADLOCK
+
+
+def test_ends_that_contradict_the_ranks_are_errors() -> None:
+    record = Model().record()
+    merely_stopped = stopped_at(record, 1, 2)
+
+    assert judge(replace(record, ended="deadline")).outcome is Outcome.ERROR
+    assert judge(merely_stopped).outcome is Outcome.ERROR
+
+
+# numbers and names
+
+
+def test_numbers_are_counted_by_role() -> None:
+    verdict = judge(Model("pp2tp2", transfers=[write("w0", ready=1)], steps=4).record())
+
+    assert verdict.ops == {
+        "sync_per_step": 2.0,
+        "sync_per_step_leader": 2.0,
+        "sync_per_step_follower": 1.0,
+        "all_reduce": 8,
+        "sends": 8,
+        "recvs": 8,
+        "bytes": 16 * 8,
+        "queries": 4,
+        "stall_steps": 0,
+        "max_stall": 0,
+    }
+
+
+def test_a_verdict_is_plain_json() -> None:
+    verdict = judge(Model(transfers=[write("w0", on="leader")]).record()).to_json()
+
+    assert (verdict["verdict"], verdict["oracle"]) == ("violation", "agreement")
+    assert verdict["first_divergence"]["minority"] == [2, 3]
+
+
+def test_every_oracle_has_its_line() -> None:
+    assert list(available()) == list(REGISTRY)
+    assert all(line.endswith(".") and "\n" not in line for line in available().values())
+
+
+def test_claims_are_checked_by_name() -> None:
+    check_claims(["stage-local", "budget:batched"])
+
+    with pytest.raises(BadInput, match="claim 'stage-locale' is unknown"):
+        check_claims(["stage-locale"])

@@ -1,0 +1,115 @@
+"""pairing: operations that do not match, and those that merely have no partner."""
+
+from typing import Any
+
+import pytest
+
+from testbed.oracles import pairing
+from testbed.oracles.view import View
+from testbed.record import RunRecord
+from testbed.trace.events import Enter, Event, Exit
+from testbed.verdict import Finding
+from tests.record_builder import Model, changed, cut, inserted, with_events, without, write
+
+
+def found(record: RunRecord) -> list[Finding]:
+    return list(pairing.check(View(record)))
+
+
+def is_op(event: Event, op: str, step: int) -> bool:
+    return isinstance(event, Enter) and (event.op, event.step) == (op, step)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"reduce_op": "MAX"}, "all_reduce MAX of int32[2]"),
+        ({"numel": 3}, "all_reduce MIN of int32[3]"),
+        ({"dtype": "int64"}, "all_reduce MIN of int64[2]"),
+        ({"op": "broadcast", "reduce_op": ""}, "broadcast of int32[2]"),
+        ({"caller": "check>other"}, "by other"),
+        ({"peer": 1}, "of root 1"),
+    ],
+)
+def test_a_collective_that_differs_on_one_member_is_told(change: dict[str, Any], told: str) -> None:
+    record = changed(Model("pp1tp4").record(), 3, Enter, 2, lambda one: one._replace(**change))
+
+    (finding,) = found(record)
+
+    assert (finding.step, finding.ranks) == (2, (3,))
+    assert finding.divergence is not None
+    assert (finding.divergence.channel, finding.divergence.ordinal) == ("tp[pp0]", 2)
+    assert finding.divergence.majority == (0, 1, 2)
+    assert told in finding.divergence.did["3"]
+
+
+def test_a_rank_that_skips_one_all_reduce_of_a_series_is_told_by_the_step() -> None:
+    def shift(events: list[Event]) -> list[Event]:
+        kept = []
+        for event in events:
+            if isinstance(event, Enter | Exit) and event.step == 1:
+                continue
+            if isinstance(event, Enter) and event.step > 1:
+                event = event._replace(ordinal=event.ordinal - 1)
+            kept.append(event)
+        return kept
+
+    (finding,) = found(with_events(Model("pp1tp2").record(), 1, shift))
+
+    assert (finding.step, finding.ranks) == (1, (1,))
+    assert finding.summary.endswith("by reduce in step 1")
+
+
+def test_a_message_of_another_length_is_told_even_if_the_receiver_died_of_it() -> None:
+    record = Model("pp2tp1").record()
+    record = changed(record, 1, Enter, 3, lambda one: one._replace(numel=1))
+    record = cut(record, 1, lambda one: is_op(one, "recv", 3), exit="signal", signal=6)
+
+    (finding,) = found(record)
+
+    assert finding.summary == (
+        "pp[tp0] 0->1 tag 77: rank 1: received it as int32[1]; rank 0: sent int32[2]"
+    )
+
+
+def test_a_message_received_by_another_function_than_sent_it_is_told() -> None:
+    record = Model("pp2tp1", "separate").record()
+    loading = "check>loading_check>agree>pass_down"
+
+    (finding,) = found(changed(record, 1, Enter, 1, lambda one: one._replace(caller=loading)))
+
+    assert finding.divergence is not None
+    assert finding.divergence.did == {
+        "0": "sent by writing_check",
+        "1": "received by loading_check",
+    }
+
+
+def test_a_buffer_that_was_changed_before_its_send_was_over_is_told() -> None:
+    record = Model("pp2tp1", transfers=[write("w0")]).record()
+
+    (finding,) = found(changed(record, 1, Exit, 1, lambda one: one._replace(values=[9, 0])))
+
+    assert "sent [1, 0]" in finding.summary
+    assert "received [9, 0]" in finding.summary
+
+
+def test_what_only_some_ranks_came_to_enter_is_no_mismatch() -> None:
+    record = Model("pp1tp2").record()
+
+    assert found(cut(record, 1, lambda one: is_op(one, "all_reduce", 2), exit="stopped")) == []
+
+
+def test_a_receive_that_was_posted_for_no_message_is_no_mismatch() -> None:
+    record = Model("pp2tp1").record()
+    nothing = without(record, 0, lambda one: isinstance(one, Enter) and one.op == "isend")
+
+    assert found(nothing) == []
+
+
+def test_two_tags_of_one_pipe_are_apart() -> None:
+    record = Model("pp2tp1").record()
+    other: tuple[Any, ...] = (1, 5, "", "int64", 7, [], "other")
+    record = inserted(record, 0, 2, Enter(2, 0, "isend", "pp[tp0]", 0, *other), Exit(2, 0, []))
+
+    assert found(record) == []

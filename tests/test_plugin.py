@@ -1,0 +1,191 @@
+"""The pytest plugin, as somebody's own test folder sees it: real pytest, made-up fleet."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from testbed import catalog, pytest_plugin
+from testbed.errors import EnvironmentFault
+from tests.fake_fleet import FakeFleet
+
+CONFTEST = """
+import pytest
+from tests.fake_fleet import FakeFleet
+pytest_plugins = ["testbed.pytest_plugin"]
+
+@pytest.fixture(scope="session")
+def fleet():
+    with FakeFleet() as running:
+        yield running
+"""
+
+TWO_CASES = """
+import pytest
+from tests.fake_fleet import scenario
+
+@pytest.mark.scenarios(
+    scenario("calm"), topologies="pp2tp1 pp2tp2 pp4tp2", subjects="batched fused"
+)
+def test_calm(scenario, check):
+    check(scenario)
+"""
+
+CRASH = """
+from tests.fake_fleet import scenario
+
+def test_crash(check):
+    check(scenario("crash"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _found_from_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(catalog.BUILTIN.parents[1]))
+
+
+@pytest.fixture
+def own(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A user's test folder."""
+    pytester.makeconftest(CONFTEST)
+    return pytester
+
+
+def results(path: Path) -> list[str]:
+    document = msgspec.json.decode((path / "reports/out/latest/results.json").read_bytes())
+    return [f"{run['id']} {run['verdict']}" for run in document["runs"]]
+
+
+def test_scenarios_are_spread_with_ids_one_can_read(own: pytest.Pytester) -> None:
+    own.makepyfile(TWO_CASES)
+    found = own.runpytest("--collect-only", "-q")
+    found.stdout.fnmatch_lines(
+        [
+            "*::test_calm[[]calm-batched-pp2tp1]",
+            "*::test_calm[[]calm-batched-pp2tp2]",
+            "*::test_calm[[]calm-batched-pp4tp2]",
+            "*::test_calm[[]calm-fused-pp2tp1]",
+        ]
+    )
+
+
+def test_a_topology_that_does_not_fit_is_skipped_and_says_so(own: pytest.Pytester) -> None:
+    own.makepyfile(TWO_CASES)
+    run = own.runpytest("-rs")
+    run.assert_outcomes(passed=4, skipped=2)
+    run.stdout.fnmatch_lines(["*topology pp4tp2 needs 8 ranks, the fleet has 4*"])
+
+
+def test_options_choose_subject_and_sizes(own: pytest.Pytester) -> None:
+    own.makepyfile(TWO_CASES)
+    own.runpytest("--subject", "separate", "--pp", "2", "--tp", "2").assert_outcomes(passed=1)
+    assert results(own.path) == ["calm-separate-pp2tp2 ok"]
+
+
+def test_the_table_comes_once_and_lies_beside_the_records(own: pytest.Pytester) -> None:
+    own.makepyfile(TWO_CASES)
+    run = own.runpytest("--pp", "2")
+    run.stdout.fnmatch_lines(
+        [
+            "*= testbed =*",
+            "scenario*subject*topology*verdict*first divergence*",
+            "calm*batched*pp2tp1*ok*",
+            "4 runs, 4 as expected: 4 ok; kept in reports/out/*",
+        ]
+    )
+    markdown = (own.path / "reports/out/latest/summary.md").read_text()
+    assert markdown.count("calm") == 4
+    assert len(results(own.path)) == 4
+
+
+def test_a_failed_case_prints_the_report_and_no_traceback(own: pytest.Pytester) -> None:
+    own.makepyfile(test_it=CRASH)
+    run = own.runpytest()
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(
+        [
+            "crash at step 0, expected ok: rank 1 *",
+            "replay it: python -m testbed replay reports/out/*/runs/crash-batched-pp2tp2",
+            "FAILED test_it.py::test_crash - Failed: crash at step 0, *",
+        ]
+    )
+    run.stdout.no_fnmatch_line("*def test_crash*")
+    assert results(own.path) == ["crash-batched-pp2tp2 crash"]
+
+
+def test_run_case_asserts_nothing(own: pytest.Pytester) -> None:
+    own.makepyfile(CRASH.replace("check", "run_case"))
+    own.runpytest().assert_outcomes(passed=1)
+    assert results(own.path) == ["crash-batched-pp2tp2 crash"]
+
+
+def test_a_failing_environment_is_one_line(own: pytest.Pytester) -> None:
+    own.makepyfile(CRASH.replace('"crash"', '"environment"'))
+    run = own.runpytest()
+    run.stdout.fnmatch_lines(["error of the environment: host 0 is gone"])
+
+
+def test_a_fleet_that_cannot_start_ends_the_session(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_fleet(world: int, *, oversubscribe: bool) -> FakeFleet:
+        raise EnvironmentFault("torchrun was not found")
+
+    monkeypatch.setattr(pytest_plugin, "Fleet", no_fleet)
+    pytester.makeconftest('pytest_plugins = ["testbed.pytest_plugin"]')
+    pytester.makepyfile(CRASH)
+    run = pytester.runpytest()
+    assert run.ret == 3
+    run.stdout.fnmatch_lines(["*Exit: testbed: torchrun was not found*"])
+
+
+def test_workers_rows_reach_one_table_in_the_order_of_one_process(own: pytest.Pytester) -> None:
+    own.makepyfile(TWO_CASES)
+    own.runpytest("--pp", "2").assert_outcomes(passed=4)
+    alone = results(own.path)
+    own.runpytest("--pp", "2", "-n", "2").assert_outcomes(passed=4)
+    assert results(own.path) == alone
+    assert len(list(own.path.glob("reports/out/latest/runs/*/record.json.gz"))) == 4
+
+
+def test_a_session_without_cases_leaves_no_folder(own: pytest.Pytester) -> None:
+    own.makepyfile("def test_nothing(): pass")
+    own.runpytest("-n", "1").assert_outcomes(passed=1)
+    assert list(own.path.glob("reports/out/*")) == []
+
+
+def test_where_runs_are_kept_can_be_chosen(own: pytest.Pytester) -> None:
+    own.makepyfile(CRASH)
+    own.runpytest("--runs-out", "kept")
+    assert (own.path / "kept/latest/runs/crash-batched-pp2tp2/record.json.gz").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--subject", "nonesuch"], "*nonesuch*"),
+        (["--world", "0"], "*--world is 0: give a whole number from 1 on"),
+        (["--pp", "4", "--tp", "2"], "*topology pp4tp2 needs 8 ranks, the fleet has 4*"),
+        (["--pp", "0"], "*topology.pp is 0: give a whole number from 1 on"),
+    ],
+)
+def test_a_bad_option_is_a_usage_error(own: pytest.Pytester, options: list[str], says: str) -> None:
+    own.makepyfile(CRASH)
+    run = own.runpytest(*options)
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines([says])
+
+
+def test_a_scenario_that_is_not_there_fails_the_collection(own: pytest.Pytester) -> None:
+    own.makepyfile(TWO_CASES.replace('scenario("calm")', '"nowhere"'))
+    run = own.runpytest()
+    run.assert_outcomes(errors=1)
+    run.stdout.fnmatch_lines(["*bad input: nowhere: no such scenario file*"])
+
+
+def test_scenario_files_lie_beside_the_test(own: pytest.Pytester) -> None:
+    case = '{"name": "mine", "topology": {"pp": 2}, "steps": 2, "workload": {"kind": "scripted"}}'
+    (own.mkdir("sub") / "mine.json").write_text(case)
+    test = TWO_CASES.replace('scenario("calm")', '"*.json"')
+    (own.path / "sub" / "test_mine.py").write_text(test)
+    own.runpytest("--subject", "batched", "--tp", "1").assert_outcomes(passed=1)

@@ -1,0 +1,190 @@
+"""Protocols, on real gloo ranks where ranks are what matters and on one rank elsewhere."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from testbed import protocols
+from testbed.errors import BadInput
+from testbed.events import Readiness
+from testbed.protocols.agreement import Agreement, check_storage, count_ready, stage_counts
+from testbed.topology import Topology
+from testbed.trace.events import Complete, Exit, Query, Take
+from tests.rig import ALONE, MINIMAL, RELEASES, Rig, of_kind, operations, run_ranks
+
+SEED = ("batched", "sglang==0.5.19")
+TWO_AGREEMENTS = ("separate", "sglang==0.5.18")
+
+
+def the_seeds_unit_test(rig: Rig) -> None:
+    """Queues [ready, not ready] and [ready, ready] on every rank, then one step."""
+    rig.write([1], ready_after=0)
+    rig.write([2], ready_after=5)
+    rig.load([3], ready_after=0)
+    rig.load([4], ready_after=0)
+    rig.step()
+    rig.subject.drain_sends()
+    assert rig.subject.outstanding_sends() == 0
+
+
+@pytest.mark.parametrize("name", MINIMAL + RELEASES)
+def test_every_rank_completes_what_the_leader_stage_counted(name: str, tmp_path: Path) -> None:
+    topology = Topology(pp=2, tp=2)
+
+    events = run_ranks(topology, name, the_seeds_unit_test, tmp_path)
+
+    completed = [[event.key for event in of_kind(rank, Complete)] for rank in events]
+    assert completed == [["w1", "l3", "l4"]] * 4
+
+
+@pytest.mark.parametrize("name", MINIMAL + RELEASES)
+def test_followers_ask_no_event_and_reduce_nothing(name: str, tmp_path: Path) -> None:
+    events = run_ranks(Topology(pp=2, tp=2), name, the_seeds_unit_test, tmp_path)
+
+    asked = [len(of_kind(rank, Query)) for rank in events]
+    reduced = [len(operations(rank, "all_reduce")) for rank in events]
+    assert asked[:2] == [4, 4]
+    assert asked[2:] == [0, 0]
+    assert reduced[2:] == [0, 0]
+    assert min(reduced[:2]) > 0
+
+
+@pytest.mark.parametrize("name", MINIMAL + RELEASES)
+def test_storage_queues_are_drained_on_every_rank(name: str, tmp_path: Path) -> None:
+    def body(rig: Rig) -> None:
+        anchor = rig.cache.plant_on_host([9])
+        rig.prefetch(anchor)
+        rig.write([1])
+        rig.step(3)
+        rig.subject.drain_sends()
+        assert rig.cache.lock_totals() == [0, 0]
+
+    events = run_ranks(Topology(pp=2, tp=2), name, body, tmp_path, storage=True)
+
+    taken = [[event.queue for event in of_kind(rank, Take)] for rank in events]
+    assert taken == [["prefetch", "backup"]] * 4
+
+
+@pytest.mark.parametrize("name", SEED)
+def test_the_seed_needs_one_vector_all_reduce_and_one_hop(name: str, tmp_path: Path) -> None:
+    leader, follower = run_ranks(Topology(pp=2, tp=1), name, the_seeds_unit_test, tmp_path)
+
+    (sent,) = operations(leader, "isend")
+    (received,) = operations(follower, "recv")
+    assert sent.values == [1, 2]
+    assert sent.tag == received.tag != 0
+
+
+@pytest.mark.parametrize("name", TWO_AGREEMENTS)
+def test_before_the_seed_there_are_two_agreements(name: str, tmp_path: Path) -> None:
+    leader, follower = run_ranks(Topology(pp=2, tp=1), name, the_seeds_unit_test, tmp_path)
+
+    assert len(operations(leader, "isend")) == 2
+    assert len(operations(follower, "recv")) == 2
+
+
+@pytest.mark.parametrize("name", [*MINIMAL, "sglang==0.5.19"])
+def test_sender_and_receiver_are_called_by_the_same_functions(name: str, tmp_path: Path) -> None:
+    leader, follower = run_ranks(Topology(pp=2, tp=1), name, the_seeds_unit_test, tmp_path)
+
+    sent = [event.caller for event in operations(leader, "isend")]
+    received = [event.caller for event in operations(follower, "recv")]
+    assert sent == received
+    assert sent[0].count("check_hicache_events>") == 1
+
+
+def test_the_result_passes_down_three_stages_and_two_context_positions(tmp_path: Path) -> None:
+    def body(rig: Rig) -> None:
+        rig.write([1])
+        rig.step(2)
+        rig.subject.drain_sends()
+
+    events = run_ranks(Topology(pp=3, tp=1, cp=2), "batched", body, tmp_path)
+
+    assert [len(operations(rank, "all_reduce")) for rank in events] == [2, 2, 0, 0, 0, 0]
+    assert [len(operations(rank, "isend")) for rank in events] == [2, 2, 2, 2, 0, 0]
+
+
+def test_counting_stops_at_the_first_event_that_is_not_ready() -> None:
+    rig = Rig("batched")
+    for block, ready_after in ((1, 0), (2, 3), (3, 0)):
+        rig.write([block], ready_after)
+
+    ready = count_ready(rig.controller.ack_write_queue)
+
+    asked = [event.key for event in of_kind(rig.recorder.events, Query)]
+    assert (ready, asked) == (1, ["w1", "w2"])
+
+
+def test_a_rank_without_a_controller_brings_zeros_of_its_peers_length() -> None:
+    rig = Rig("fused", storage=True, sidecars=("swa", "mamba"))
+    with_controller = stage_counts(rig.subject)  # type: ignore[arg-type]
+    rig.subject.controller = None
+
+    without = stage_counts(rig.subject)  # type: ignore[arg-type]
+
+    assert with_controller.shape == without.shape == (7,)
+    assert not without.any()
+
+
+def test_the_storage_part_dereferences_a_missing_controller() -> None:
+    rig = Rig("batched", storage=True)
+    rig.subject.controller = None
+
+    with pytest.raises(AttributeError, match="prefetch_hit_queue"):
+        check_storage(Agreement(ALONE), rig.subject)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", MINIMAL)
+def test_one_stage_without_a_controller_completes_nothing_and_survives(name: str) -> None:
+    rig = Rig(name, storage=True)
+    rig.subject.controller = None
+
+    rig.step(2)
+
+    assert rig.completed() == []
+
+
+def test_popping_more_than_the_queue_holds_raises_index_error() -> None:
+    rig = Rig("batched")
+    rig.write([1])
+
+    with pytest.raises(IndexError):
+        rig.subject.writing_check(2)  # type: ignore[attr-defined]
+
+    assert rig.completed() == ["w1"]
+
+
+def test_a_copy_is_sent_so_that_later_changes_do_not_travel(tmp_path: Path) -> None:
+    def body(rig: Rig) -> None:
+        agreement = rig.subject._protocol.agreement  # type: ignore[attr-defined]
+        counts = torch.tensor([7], dtype=torch.int32)
+        agreement.agree(counts)
+        counts.zero_()
+        agreement.drain_sends()
+
+    _, follower = run_ranks(Topology(pp=2, tp=1), "batched", body, tmp_path)
+
+    got = [event.values for event in of_kind(follower, Exit)]
+    assert got == [[7]]
+
+
+def test_an_event_script_of_a_slow_leader_peer_holds_everyone_back(tmp_path: Path) -> None:
+    def body(rig: Rig) -> None:
+        node = rig.write([1], ready_after=0)
+        if rig.cache.shard.heads != (0, 1):
+            rig.controller.ack_write_queue[0].finish_event.readiness = Readiness.steps(2)
+        rig.step(4)
+        rig.subject.drain_sends()
+        assert node.backed_up
+
+    events = run_ranks(Topology(pp=2, tp=2), "batched", body, tmp_path)
+
+    steps = [[event.step for event in of_kind(rank, Complete)] for rank in events]
+    assert steps == [[2]] * 4
+
+
+def test_an_unknown_protocol_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="'gossip' is unknown: give one of separate"):
+        protocols.make("gossip", ALONE)

@@ -1,0 +1,107 @@
+"""Runs: what is kept where, and when a run is as expected."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from testbed import record, runs
+from testbed.errors import BadInput
+from testbed.record import RunRecord
+from testbed.runs import RunStore, difference, execute, find_run, find_runs
+from testbed.scenario import Expect
+from testbed.verdict import Outcome, Verdict
+from tests.fake_fleet import FakeFleet, scenario
+
+VIOLATION = Verdict(Outcome.VIOLATION, "differs", oracle="agreement", step=1, ranks=(2, 3))
+
+
+def test_record_and_verdict_lie_in_a_folder_named_after_the_case(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    result = execute(FakeFleet(), scenario(), store)
+    assert result.path == store.folder / "runs" / "null-batched-pp2tp2"
+    assert record.load(result.path).scenario == scenario()
+    verdict = msgspec.json.decode((result.path / runs.VERDICT_FILE).read_bytes())
+    assert verdict["verdict"] == "ok"
+
+
+def test_the_record_is_on_disk_before_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    def judge(_: RunRecord) -> Verdict:
+        seen.append([file.name for file in tmp_path.glob("latest/runs/*/*")])
+        return VIOLATION
+
+    monkeypatch.setattr(runs, "judge", judge)
+    execute(FakeFleet(), scenario(), RunStore(tmp_path))
+    assert seen == [[record.RECORD_FILE]]
+
+
+def test_the_same_case_again_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    names = [store.claim("a/b case").name for _ in range(3)]
+    assert names == ["a_b_case", "a_b_case.2", "a_b_case.3"]
+
+
+def test_latest_points_at_the_newest_session_that_kept_a_run(tmp_path: Path) -> None:
+    first, second, unused = (RunStore(tmp_path) for _ in range(3))
+    first.claim("case")
+    second.claim("case")
+    unused.folder.exists()
+    assert (tmp_path / runs.LATEST).resolve() == second.folder
+
+
+def test_sessions_of_the_same_second_do_not_share_a_folder(tmp_path: Path) -> None:
+    assert len({RunStore(tmp_path).folder for _ in range(3)}) == 3
+
+
+def test_a_session_without_runs_leaves_nothing(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    assert store.folder.is_dir()
+    store.drop_if_empty()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_the_expectation_names_is_compared() -> None:
+    assert difference(Expect(Outcome.VIOLATION), VIOLATION) == ""
+    named = Expect(Outcome.VIOLATION, oracle="agreement", step=1, ranks=[3, 2])
+    assert difference(named, VIOLATION) == ""
+
+
+@pytest.mark.parametrize(
+    ("expected", "says"),
+    [
+        (Expect(Outcome.OK), "expected ok, got verdict violation"),
+        (
+            Expect(Outcome.VIOLATION, oracle="safety"),
+            "expected violation by safety, got oracle agreement",
+        ),
+        (
+            Expect(Outcome.VIOLATION, step=2, ranks=[1]),
+            "expected violation at step 2 on ranks 1, got step 1, ranks 2,3",
+        ),
+    ],
+)
+def test_a_difference_is_told_in_one_line(expected: Expect, says: str) -> None:
+    assert difference(expected, VIOLATION) == says
+
+
+def test_a_run_is_found_by_folder_by_file_and_by_case_id(tmp_path: Path) -> None:
+    path = execute(FakeFleet(), scenario(), RunStore(tmp_path)).path
+    assert find_run(str(path)) == path
+    assert find_run(str(path / record.RECORD_FILE)) == path / record.RECORD_FILE
+    found = find_run("null-batched-pp2tp2", tmp_path)
+    assert found.resolve() == path
+
+
+def test_a_session_folder_stands_for_all_its_runs(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    paths = [execute(FakeFleet(), scenario(name), store).path for name in ("b", "a")]
+    assert find_runs(str(store.folder)) == sorted(paths)
+
+
+def test_a_run_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nowhere: no recorded run"):
+        find_run("nowhere", tmp_path)

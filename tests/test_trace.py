@@ -1,0 +1,123 @@
+"""The flight recorder: the shared log, events, and the layer under torch.distributed."""
+
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from testbed.topology import GroupSpec
+from testbed.trace.events import CODES, EVENT_TYPES, Block, Enter, Event, Exit, Take, decode
+from testbed.trace.log import SharedLog, entries
+from testbed.trace.recorder import ListRecorder, LogRecorder, event_of
+from testbed.trace.shim import Shim
+
+
+class StepClock:
+    """The least that a recorder needs of a clock."""
+
+    step = 3
+
+
+def test_a_log_survives_the_sigkill_of_the_process_that_wrote_it() -> None:
+    log = SharedLog(4096)
+    pid = os.fork()
+    if pid == 0:
+        LogRecorder(log, StepClock()).add(Block, "backup")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+    (entry,) = entries(log.committed())
+    assert event_of(entry)[0] == 3
+    assert isinstance(event_of(entry), Block)
+    _, blocked = log.blocked_in()
+    assert blocked == entry
+
+
+def test_a_full_log_keeps_whole_entries_and_counts_what_it_dropped() -> None:
+    log = SharedLog(24 + 2 * (4 + 10))
+    places = [log.append(b"x" * 10) for _ in range(5)]
+
+    assert list(entries(log.committed())) == [b"x" * 10] * 2
+    assert log.dropped == 3
+    assert places[2:] == [0, 0, 0]
+
+
+def test_a_rank_is_blocked_from_block_until_take() -> None:
+    log = SharedLog(4096)
+    recorder = LogRecorder(log, StepClock())
+    recorder.add(Block, "backup")
+    assert log.blocked_in()[1] is not None
+    recorder.add(Take, "backup", "b0")
+    assert log.blocked_in()[1] is None
+
+
+def test_every_kind_of_event_survives_the_log() -> None:
+    log = SharedLog(1 << 16)
+    recorder = LogRecorder(log, StepClock())
+    for kind in EVENT_TYPES:
+        recorder.add(kind, *["x"] * (len(kind._fields) - 2))
+
+    decoded = [event_of(entry) for entry in entries(log.committed())]
+    assert [type(event) for event in decoded] == list(EVENT_TYPES)
+    assert all(event.step == 3 for event in decoded)
+
+
+def _as_rank(rank: int, store: Path) -> list[Event]:
+    """One of two gloo ranks: an all_reduce, then a message from rank 0 to rank 1, all recorded."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(store), 2), rank=rank, world_size=2)
+    recorder = ListRecorder(StepClock())
+    Shim(recorder, rank, {None: GroupSpec("pp[tp0]", (0, 1))}).install()
+
+    def agree() -> None:
+        counts = torch.tensor([1 + rank, 5], dtype=torch.int32)
+        dist.all_reduce(counts, dist.ReduceOp.MIN)
+        if rank == 0:
+            dist.isend(counts.clone(), group_dst=1, tag=7).wait()
+        else:
+            dist.recv(counts, group_src=0, tag=7)
+
+    agree()
+    events = list(recorder.events)
+    dist.barrier()  # nobody leaves while the other still reads
+    return events
+
+
+def test_calls_are_recorded_with_channel_ordinal_values_and_caller(tmp_path: Path) -> None:
+    pids = []
+    for rank in range(2):
+        pid = os.fork()
+        if pid == 0:
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+            events = _as_rank(rank, tmp_path / "store")
+            raw = [[CODES[type(event)], *event] for event in events]
+            (tmp_path / f"rank{rank}").write_bytes(msgspec.json.encode(raw))
+            os._exit(0)
+        pids.append(pid)
+    assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
+    sender, receiver = (
+        [decode(raw) for raw in msgspec.json.decode((tmp_path / f"rank{rank}").read_bytes())]
+        for rank in range(2)
+    )
+
+    def entered(events: list[Event]) -> list[tuple[object, ...]]:
+        return [event[2:11] for event in events if isinstance(event, Enter)]
+
+    message = ("pp[tp0]", 0, 1, 7, "", "int32", 2)
+    assert entered(sender) == [
+        ("all_reduce", "pp[tp0]", 0, -1, -1, "MIN", "int32", 2, [1, 5]),
+        ("isend", *message, [1, 5]),
+        ("wait", *message, [1, 5]),
+    ]
+    assert [call[:8] for call in entered(receiver)] == [
+        ("all_reduce", "pp[tp0]", 0, -1, -1, "MIN", "int32", 2),
+        ("recv", "pp[tp0]", 0, 0, 7, "", "int32", 2),
+    ]
+    assert receiver[-1] == Exit(3, 0, [1, 5])
+    assert all(
+        event.caller.endswith("_as_rank>agree")
+        for event in (*sender, *receiver)
+        if isinstance(event, Enter)
+    )

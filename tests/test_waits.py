@@ -1,0 +1,85 @@
+"""Who waits for whom: the proof of a deadlock, on hand-written histories of two to four ranks."""
+
+from testbed.topology import Topology
+from testbed.trace.events import Block, Enter, Event, Exit, Final, Sync
+from testbed.trace.waits import prove
+
+TP2 = Topology(1, 2, 1)
+PP2 = Topology(2, 1, 1)
+FINAL = Final(9, 0, {}, {}, [0, 0], [0, 0], {}, 0)
+
+
+def reduce(group: str, ordinal: int) -> Enter:
+    return Enter(0, 0, "all_reduce", group, ordinal, -1, -1, "MIN", "int32", 1, [], "agree")
+
+
+def message(op: str, group: str, ordinal: int, peer: int, tag: int = 7) -> Enter:
+    return Enter(0, 0, op, group, ordinal, peer, tag, "", "int32", 1, [], "pass_down")
+
+
+OUT = Exit(0, 0, [])
+
+
+def test_a_rank_that_left_its_loop_never_comes_to_a_collective() -> None:
+    events: dict[int, list[Event]] = {0: [reduce("tp[pp0]", 0)], 1: [FINAL]}
+
+    proof = prove(events, TP2)
+
+    assert proof is not None
+    assert proof.ranks == (0,)
+    assert proof.ended == (1,)
+    assert "all_reduce #0 of tp[pp0]" in proof.told()
+
+
+def test_two_ranks_in_different_calls_hold_each_other_across_a_collective_and_a_pipe() -> None:
+    topology = Topology(2, 2, 1)
+    events: dict[int, list[Event]] = {
+        0: [reduce("tp[pp0]", 0)],
+        1: [message("recv", "pp[tp1]", 0, 3)],
+        2: [FINAL],
+        3: [message("recv", "pp[tp1]", 0, 1)],
+    }
+
+    proof = prove(events, topology)
+
+    assert proof is not None
+    assert proof.ranks == (1, 3)
+    assert [wait.rank for wait in proof.behind] == [0]
+    assert proof.told().endswith("stuck behind: " + str(proof.behind[0]))
+
+
+def test_a_message_under_way_is_no_wait() -> None:
+    events: dict[int, list[Event]] = {
+        0: [message("isend", "pp[tp0]", 0, 1), OUT, FINAL],
+        1: [message("recv", "pp[tp0]", 0, 0)],
+    }
+    assert prove(events, PP2) is None
+
+
+def test_the_wait_on_a_send_waits_for_the_receive_of_that_very_message() -> None:
+    sent = [message("isend", "pp[tp0]", 0, 1), OUT, message("wait", "pp[tp0]", 0, 1)]
+    received = [message("recv", "pp[tp0]", 0, 0), OUT]
+
+    assert prove({0: sent, 1: [FINAL]}, PP2) is not None
+    assert prove({0: sent, 1: [*received, FINAL]}, PP2) is None
+
+
+def test_a_collective_that_everybody_entered_is_no_wait() -> None:
+    assert prove({0: [reduce("tp[pp0]", 0)], 1: [reduce("tp[pp0]", 0)]}, TP2) is None
+
+
+def test_a_running_peer_may_still_come() -> None:
+    assert prove({0: [reduce("tp[pp0]", 0)], 1: []}, TP2) is None
+
+
+def test_an_event_and_a_local_queue_wait_for_nobody_who_can_be_named() -> None:
+    for stuck in (Sync(0, 0, "w0", -1), Block(0, 0, "backup")):
+        assert prove({0: [stuck], 1: [message("recv", "pp[tp0]", 0, 0)]}, PP2) is None
+
+
+def test_other_tags_are_other_pipes() -> None:
+    events: dict[int, list[Event]] = {
+        0: [message("isend", "pp[tp0]", 0, 1, tag=1), OUT, FINAL],
+        1: [message("recv", "pp[tp0]", 0, 0, tag=2)],
+    }
+    assert prove(events, PP2) is not None

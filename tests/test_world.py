@@ -1,0 +1,251 @@
+"""The world of ranks: what runs, what is recorded, and that nothing is ever left behind."""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import BadInput, EnvironmentFault
+from testbed.record import RunRecord
+from testbed.scenario import Scenario, from_object
+from testbed.topology import Topology
+from testbed.trace.events import Complete, Enter, Fired, Raised
+from testbed.world import Fleet
+from testbed.world.wire import Hello, Refused, Wire
+
+ROOT = Path(__file__).resolve().parents[1]
+GONE_WITHIN_S = 2.0  # the issue's own limit for what a killed testbed may leave behind
+
+ONE_WRITE = {"kind": "scripted", "writes": [{"at": 0, "ready_after": 1}]}
+
+
+def scenario(**changes: object) -> Scenario:
+    data = {"name": "one-write", "topology": {"pp": 2, "tp": 1}, "steps": 4, "workload": ONE_WRITE}
+    return from_object({**data, **changes}, "test")
+
+
+NEVER_ENDING = {
+    "name": "never-ending",
+    "topology": {"pp": 2, "tp": 1},
+    "steps": 4,
+    "deadline_ms": 60_000,
+    "workload": {"kind": "scripted", "writes": [{"at": 0, "ready_after": None}]},
+    "faults": [{"kind": "slow-events", "on": "leader", "ms": 0}],
+}
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Fleet]:
+    with Fleet(2) as fleet:
+        yield fleet
+
+
+def completed(record: RunRecord) -> list[list[str]]:
+    return [
+        [event.key for event in rank.events if isinstance(event, Complete)] for rank in record.ranks
+    ]
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below ``pid``, nearest first."""
+    below: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            below += [child, *descendants(child)]
+    return below
+
+
+def await_gone(pids: list[int]) -> list[int]:
+    """Wait until these processes have ended; those still there after GONE_WITHIN_S."""
+    limit = time.monotonic() + GONE_WITHIN_S
+    left = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(pid)
+            with selectors.DefaultSelector() as waiting:
+                waiting.register(pidfd, selectors.EVENT_READ)
+                if not waiting.select(max(limit - time.monotonic(), 0)):
+                    left.append(pid)
+            os.close(pidfd)
+    return left
+
+
+def test_every_topology_that_fits_runs_on_one_fleet(two: Fleet) -> None:
+    for topology in (Topology(1, 1), Topology(2, 1), Topology(1, 2), Topology(1, 1, 2)):
+        record = two.run(scenario().but(topology=topology))
+        assert record.ended == "finished"
+        assert completed(record) == [["w0"]] * topology.size
+
+
+def test_a_topology_larger_than_the_world_is_refused_before_anything_runs(two: Fleet) -> None:
+    with pytest.raises(BadInput, match="pp8tp8 needs 64 ranks, the fleet has 2"):
+        two.run(scenario().but(topology=Topology(8, 8)))
+
+
+def test_oversubscribed_hosts_run_more_ranks_than_there_are_hosts() -> None:
+    with Fleet(2, oversubscribe=True) as fleet:
+        record = fleet.run(scenario().but(topology=Topology(4, 2)))
+    assert record.ended == "finished"
+    assert completed(record) == [["w0"]] * 8
+
+
+def test_a_leaders_vector_travels_over_real_groups(two: Fleet) -> None:
+    record = two.run(scenario())
+
+    calls = [
+        [(event.op, event.values) for event in rank.events if isinstance(event, Enter)]
+        for rank in record.ranks
+    ]
+    assert ("isend", [1, 0]) in calls[0]
+    assert {op for op, _ in calls[1]} == {"recv"}
+
+
+def test_a_rank_that_raises_is_recorded_with_its_traceback_and_the_next_case_runs(
+    two: Fleet,
+) -> None:
+    broken = two.run(scenario(storage=True, faults=[{"kind": "no-controller", "on": {"pp": 1}}]))
+
+    assert broken.ended == "broken"
+    raised = [event for event in broken.ranks[1].events if isinstance(event, Raised)]
+    assert raised[0].type == "AttributeError"
+    assert "check_storage" in raised[0].traceback
+    assert any(isinstance(event, Fired) for event in broken.ranks[1].events)
+    assert completed(two.run(scenario())) == [["w0"], ["w0"]]
+
+
+def test_a_rank_blocked_for_ever_is_stopped_at_the_deadline_with_its_stack(two: Fleet) -> None:
+    record = two.run(scenario(deadline_ms=300, faults=[{"kind": "never-ready", "on": {"pp": 1}}]))
+
+    assert record.ended == "deadline"
+    assert record.ranks[1].exit == "stopped"
+    assert "in synchronize" in record.ranks[1].stack
+    assert completed(two.run(scenario())) == [["w0"], ["w0"]]
+
+
+def test_a_rank_killed_in_any_moment_is_seen_with_its_signal(two: Fleet) -> None:
+    hosts = [pid for pid in descendants(os.getpid()) if b"testbed.world.host" in cmdline(pid)]
+
+    def kill_a_rank_of(host: int) -> int:
+        while not (ranks := descendants(host)):
+            time.sleep(0.001)  # the fork has no event to wait for from out here
+        os.kill(ranks[0], signal.SIGKILL)
+        return ranks[0]
+
+    pid = os.fork()
+    if pid == 0:
+        kill_a_rank_of(hosts[-1])
+        os._exit(0)
+    record = two.run(scenario(deadline_ms=5000, steps=100_000))
+    os.waitpid(pid, 0)
+
+    assert record.ended == "broken"
+    assert [rank.signal for rank in record.ranks if rank.exit == "signal"] == [signal.SIGKILL]
+
+
+def cmdline(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def test_a_stranger_without_the_token_is_refused_with_one_line_on_both_sides(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first to connect is the stranger: it comes before any host has imported torch.
+    begin = Fleet._accept
+
+    def accept_after_a_stranger(fleet: Fleet, listener: socket.socket, token: str) -> None:
+        stranger = Wire(socket.create_connection(listener.getsockname()))
+        stranger.send(Hello("wrong", "0", 0, 0))
+        begin(fleet, listener, token)
+        answer = stranger.receive()
+        assert isinstance(answer, Refused)
+        assert answer.why == "wrong token"
+
+    monkeypatch.setattr(Fleet, "_accept", accept_after_a_stranger)
+    with Fleet(1):
+        pass
+    assert capfd.readouterr().err.strip() == "testbed: a host was refused: wrong token"
+
+
+def test_a_port_in_use_is_one_clear_error() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(EnvironmentFault, match=f"port {port} on 127.0.0.1 cannot be used"):
+            Fleet(1, port=port)
+
+
+# --- what is left when something is killed -----------------------------------------------------
+
+CONTROLLER = """
+import json, sys
+from testbed.scenario import from_object
+from testbed.world import Fleet
+with Fleet(2) as fleet:
+    print(fleet._folder, flush=True)
+    fleet.run(from_object(json.loads(sys.argv[1]), "test"))
+"""
+
+
+@contextlib.contextmanager
+def controller_in_mid_case(work: Path) -> Iterator[tuple[subprocess.Popen[str], Path, list[int]]]:
+    """A controller whose follower rank is blocked for ever: (it, its folder, all processes below it)."""
+    endless = {**NEVER_ENDING, "faults": [{"kind": "never-ready", "on": {"pp": 1}}]}
+    endless["workload"] = ONE_WRITE
+    with subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, json.dumps(endless)],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(work)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as controller:
+        assert controller.stdout is not None
+        folder = Path(controller.stdout.readline().strip())
+        while len(pids := descendants(controller.pid)) < 6:  # launcher, torchrun, 2 hosts, 2 ranks
+            assert controller.poll() is None
+            time.sleep(0.01)  # ranks come and go without an event for a bystander
+        try:
+            yield controller, folder, pids
+        finally:
+            controller.kill()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_no_process_port_or_file_is_left_when_the_controller_is_ended(
+    tmp_path: Path, signum: signal.Signals
+) -> None:
+    with controller_in_mid_case(tmp_path) as (controller, folder, pids):
+        address = json.loads((folder / "fleet.json").read_text())
+        controller.send_signal(signum)
+        controller.wait(GONE_WITHIN_S)
+        assert await_gone(pids) == []
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((address["host"], address["port"]))
+
+
+@pytest.mark.parametrize(
+    "victim", ["launchers.torchrun", "torch.distributed.run", "testbed.world.host"]
+)
+def test_no_process_or_file_is_left_when_a_process_of_the_fleet_is_killed(
+    tmp_path: Path, victim: str
+) -> None:
+    with controller_in_mid_case(tmp_path) as (controller, _, pids):
+        os.kill(next(pid for pid in pids if victim.encode() in cmdline(pid)), signal.SIGKILL)
+        assert await_gone([*pids, controller.pid]) == []
+        assert controller.stderr is not None
+        assert "EnvironmentFault: host" in controller.stderr.read()
+    assert list(tmp_path.iterdir()) == []
