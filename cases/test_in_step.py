@@ -1,29 +1,34 @@
-"""Runs in which nothing is wrong: storage, sidecar pools, many rounds, and the seed's own unit test on real ranks."""
+"""Runs in which nothing is wrong: storage, sidecar pools, many rounds, and the seed's own unit
+test on real ranks.
+"""
+
+from typing import TypeVar
 
 import pytest
 
-from cases.spread import EVERY, PIPELINES, SUBJECTS
+from cases.spread import PIPELINES, spread
 from testbed.pytest_plugin import RunCase
 from testbed.record import RankRecord
 from testbed.scenario import Scenario
-from testbed.trace.events import Complete, End, Enter, Query
+from testbed.trace.events import Complete, End, Enter, Event, Query
 
 
-@pytest.mark.scenarios("storage-*", "many-idle-rounds", topologies=EVERY, subjects=SUBJECTS)
+@spread("storage-*", "many-idle-rounds")
 def test_in_step(scenario: Scenario, check: RunCase) -> None:
     check(scenario)
 
 
-def in_step_0(rank: RankRecord, kind: type) -> list[object]:
+Kind = TypeVar("Kind", bound=Event)
+
+
+def in_step_0(rank: RankRecord, kind: type[Kind]) -> list[Kind]:
     return [event for event in rank.events if isinstance(event, kind) and event.step == 0]
 
 
 @pytest.mark.scenarios(
     "seed-counts", topologies=PIPELINES, subjects="batched fused sglang==0.5.19 sglang==0.5.23"
 )
-def test_the_seeds_mocked_assertions_hold_on_real_ranks(
-    scenario: Scenario, check: RunCase
-) -> None:
+def test_the_seeds_mocked_assertions_hold_on_real_ranks(scenario: Scenario, check: RunCase) -> None:
     """Leader events [T, F] and [T, T]: the vector [1, 2], one agreement, one write and two loads
     completed on every rank; followers ask no event; a drain leaves no send outstanding."""
     result = check(scenario)
@@ -39,9 +44,11 @@ def test_the_seeds_mocked_assertions_hold_on_real_ranks(
         assert len(reduced) == (groups if leads else 0)
         assert len(received) == (0 if leads else 1)
         assert [call.values[:2] for call in sent] == ([] if last else [[1, 2]])
-        assert [
-            (done.queue, done.key) for done in in_step_0(rank, Complete)
-        ] == [("write", "w0"), ("load", "l0"), ("load", "l1")]
+        assert [(done.queue, done.key) for done in in_step_0(rank, Complete)] == [
+            ("write", "w0"),
+            ("load", "l0"),
+            ("load", "l1"),
+        ]
         if not leads:
             assert not [event for event in rank.events if isinstance(event, Query)]
         outstanding = [event.sends for event in rank.events if isinstance(event, End)]

@@ -1,30 +1,24 @@
-"""None controller: on the leader, on one follower, on one peer of the leader; storage off and on."""
+"""None controller: on the leader, on one follower, on one peer of the leader; storage off and
+on.
+"""
 
-import pytest
-
-from cases.spread import EVERY, PIPELINES, SUBJECTS
+from cases.spread import CP, PIPELINES, spread
 from testbed.pytest_plugin import RunCase
 from testbed.scenario import Scenario
 
 
-@pytest.mark.scenarios(
+@spread(
     "none-controller-leader",
     "none-controller-leader-storage",
     "none-controller-follower",
     "none-controller-follower-storage",
     topologies=PIPELINES,
-    subjects=SUBJECTS,
 )
 def test_a_stage_without_controller(scenario: Scenario, check: RunCase) -> None:
     check(scenario)
 
 
-@pytest.mark.scenarios(
-    "none-controller-leader-peer",
-    "none-controller-leader-peer-storage",
-    "none-controller-cp-peer",
-    topologies=EVERY,
-    subjects=SUBJECTS,
-)
+@spread("none-controller-leader-peer", "none-controller-leader-peer-storage")
+@spread("none-controller-cp-peer", topologies=CP)
 def test_a_peer_of_the_leader_without_controller(scenario: Scenario, check: RunCase) -> None:
     check(scenario)

@@ -1,4 +1,6 @@
-"""Real input: prefills of 3.5K, 32K and 128K tokens with shared prefixes, and a published request trace."""
+"""Real input: prefills of 3.5K, 32K and 128K tokens with shared prefixes, and a published
+request trace.
+"""
 
 import os
 from pathlib import Path

@@ -1,13 +1,13 @@
-"""Skewed speed: followers slower and faster than the leader, one peer of the leader slower, never ready."""
+"""Skewed speed: followers slower and faster than the leader, one peer of the leader slower,
+never ready.
+"""
 
-import pytest
-
-from cases.spread import EVERY, PIPELINES, SUBJECTS
+from cases.spread import CP, PIPELINES, spread
 from testbed.pytest_plugin import RunCase
 from testbed.scenario import Scenario
 
 
-@pytest.mark.scenarios("skew-followers-slower-*", topologies=PIPELINES, subjects=SUBJECTS)
+@spread("skew-followers-slower-*", topologies=PIPELINES)
 def test_slower_followers_stall_and_lose_nothing(scenario: Scenario, check: RunCase) -> None:
     result = check(scenario)
     (slow,) = scenario.faults
@@ -18,9 +18,9 @@ def test_slower_followers_stall_and_lose_nothing(scenario: Scenario, check: RunC
     assert result.verdict.ops["max_stall"] == slow["steps"]
 
 
-@pytest.mark.scenarios(
-    "skew-followers-faster", "skew-*-peer-slower-3", topologies=EVERY, subjects=SUBJECTS
-)
+@spread("skew-followers-faster", topologies=PIPELINES)
+@spread("skew-leader-peer-slower-3")
+@spread("skew-cp-peer-slower-3", topologies=CP)
 def test_a_leader_stage_that_is_the_slowest_stalls_nobody(
     scenario: Scenario, check: RunCase
 ) -> None:
@@ -28,20 +28,18 @@ def test_a_leader_stage_that_is_the_slowest_stalls_nobody(
     assert result.verdict.ops["stall_steps"] == 0
 
 
-@pytest.mark.scenarios("skew-followers-ms", topologies=PIPELINES, subjects=SUBJECTS)
+@spread("skew-followers-ms", topologies=PIPELINES)
 def test_followers_really_block_on_events_in_milliseconds(
     scenario: Scenario, check: RunCase
 ) -> None:
     check(scenario)
 
 
-@pytest.mark.scenarios(
-    "skew-never-leader", "skew-never-follower", topologies=PIPELINES, subjects=SUBJECTS
-)
+@spread("skew-never-leader", "skew-never-follower", topologies=PIPELINES)
 def test_a_stage_whose_events_never_fire(scenario: Scenario, check: RunCase) -> None:
     check(scenario)
 
 
-@pytest.mark.scenarios("skew-never-leader-peer", topologies=EVERY, subjects=SUBJECTS)
+@spread("skew-never-leader-peer")
 def test_a_peer_of_the_leader_whose_events_never_fire(scenario: Scenario, check: RunCase) -> None:
     check(scenario)

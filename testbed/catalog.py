@@ -23,6 +23,10 @@ BUILTIN = Path(__file__).resolve().parents[1] / "cases" / "scenarios"
 _GLOB = frozenset("*?[")
 
 
+class NamesNobody(BadInput):
+    """A selector of the scenario names no rank at any of the topologies asked for."""
+
+
 @dataclass(frozen=True)
 class Axes:
     """Sizes that a user asked for; None leaves an axis alone."""
@@ -92,12 +96,12 @@ def spread(
     """The scenario at each topology and with each subject, none given meaning its own.
 
     Topologies at which one of its ``on`` selectors names nobody (a tensor-parallel peer at tp1, a
-    follower at pp1) are left out. Raises BadInput if none is left.
+    follower at pp1) are left out. Raises NamesNobody if none is left.
     """
     wanted = (axes or Axes()).among(topologies or [scenario.topology])
-    sensible = [topology for topology in wanted if _names_somebody(scenario, topology)]
+    sensible = [topology for topology in wanted if _keeps_its_meaning(scenario, topology)]
     if not sensible:
-        raise BadInput(
+        raise NamesNobody(
             f"scenario {scenario.name}: one of its 'on' selects no rank at "
             f"{', '.join(map(str, wanted))}"
         )
@@ -108,9 +112,15 @@ def spread(
     ]
 
 
-def _names_somebody(scenario: Scenario, topology: Topology) -> bool:
+def _keeps_its_meaning(scenario: Scenario, topology: Topology) -> bool:
+    """Every selector names somebody, and everybody only if it does at the scenario's topology."""
     parts = [scenario.workload, scenario.faults, [{"on": s.on} for s in scenario.sidecars]]
-    return all(select(where, topology) for where in _selectors(parts))
+    home = scenario.topology
+    return all(
+        len(chosen := select(where, topology)) > 0
+        and (len(chosen) == topology.size) <= (len(select(where, home)) == home.size)
+        for where in _selectors(parts)
+    )
 
 
 def _selectors(value: Any) -> Iterator[Any]:

@@ -25,7 +25,6 @@ from testbed.runs import (
     DEFAULT_WORLD,
     RunsCases,
     RunStore,
-    check_fits,
     execute,
     find_run,
     find_runs,
@@ -45,7 +44,7 @@ class MakesFleet(Protocol):
     """How a fleet is made; ``Fleet`` itself, or a test's stand-in."""
 
     def __call__(
-        self, world: int, *, oversubscribe: bool = False
+        self, world: int, *, oversubscribe: bool = False, port: int = 0
     ) -> AbstractContextManager[RunsCases]:
         """A running fleet of ``world`` hosts. Raises EnvironmentFault."""
 
@@ -134,6 +133,9 @@ def _fleet_options(parser: argparse.ArgumentParser, world: int | None) -> None:
     parser.add_argument(
         "--oversubscribe", action="store_true", help="let a host run several ranks of one case"
     )
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="P", help="where the hosts call (default: any free)"
+    )
 
 
 def _json_option(parser: argparse.ArgumentParser) -> None:
@@ -172,12 +174,12 @@ def _run_cases(
 ) -> int:
     # Everything is checked first: the last of twenty files must not be refused after a minute.
     for case in cases:
-        check_fits(case.topology, world, oversubscribe)
+        case.topology.check_fits(world, oversubscribe)
         prepare(case)
     store = RunStore(DEFAULT_ROOT)
     rows: list[Row] = []
     try:
-        with make_fleet(world, oversubscribe=oversubscribe) as fleet:
+        with make_fleet(world, oversubscribe=oversubscribe, port=options.port) as fleet:
             for count, case in enumerate(cases, 1):
                 _progress(f"[{count}/{len(cases)}] {case.case_id}")
                 rows.append(row(execute(fleet, case, store)))

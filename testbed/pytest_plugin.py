@@ -32,13 +32,12 @@ from testbed.runs import (
     RunResult,
     RunsCases,
     RunStore,
-    check_fits,
     execute,
     shown,
 )
 from testbed.scenario import Scenario
 from testbed.topology import Topology
-from testbed.world import Fleet
+from testbed.world import Fleet, LastingFleet
 
 ENVIRONMENT_STATUS = 3
 SUMMARY_FILE, RESULTS_FILE = "summary.md", "results.json"
@@ -89,6 +88,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--oversubscribe", action="store_true", help="let a host run several ranks of one case"
     )
+    group.addoption(
+        "--port", type=int, default=0, metavar="P", help="where the hosts call (default: any free)"
+    )
     group.addoption("--subject", metavar="S[,S]", help="run every scenario with these subjects")
     for axis in ("pp", "tp", "cp"):
         group.addoption(
@@ -114,7 +116,7 @@ def pytest_configure(config: pytest.Config) -> None:
         for name in _subjects(config):
             subjects.check(name)
         asked_for = Topology(**_axes(config).given)
-        check_fits(asked_for, world, config.getoption("--oversubscribe"))
+        asked_for.check_fits(world, config.getoption("--oversubscribe"))
     except BadInput as error:
         raise pytest.UsageError(str(error)) from None
     except EnvironmentFault as error:
@@ -171,13 +173,17 @@ def _cases(marker: pytest.Mark, base: Path, config: pytest.Config) -> Iterator[S
     for given in marker.args:
         scenarios = [given] if isinstance(given, Scenario) else catalog.load([given], base)
         for scenario in scenarios:
-            yield from catalog.spread(scenario, topologies, names, _axes(config))
+            try:
+                yield from catalog.spread(scenario, topologies, names, _axes(config))
+            except catalog.NamesNobody:
+                if not _axes(config).given:  # else: nobody there at the sizes asked for, left out
+                    raise
 
 
 def _marks(scenario: Scenario, config: pytest.Config) -> list[pytest.MarkDecorator]:
     world, oversubscribe = config.getoption("--world"), config.getoption("--oversubscribe")
     try:
-        check_fits(scenario.topology, world, oversubscribe)
+        scenario.topology.check_fits(world, oversubscribe)
     except BadInput as error:
         return [pytest.mark.skip(reason=str(error))]
     return []
@@ -199,9 +205,15 @@ def _subjects(config: pytest.Config) -> list[str]:
 @pytest.fixture(scope="session")
 def fleet(pytestconfig: pytest.Config) -> Iterator[RunsCases]:
     """A running fleet of ``--world`` hosts, one per pytest process, started when first used."""
-    world = pytestconfig.getoption("--world")
+    options = pytestconfig.getoption
+
+    def start() -> Fleet:
+        return Fleet(
+            options("--world"), oversubscribe=options("--oversubscribe"), port=options("--port")
+        )
+
     try:
-        running = Fleet(world, oversubscribe=pytestconfig.getoption("--oversubscribe"))
+        running = LastingFleet(start)
     except EnvironmentFault as error:
         pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT_STATUS)
     with running:

@@ -22,7 +22,6 @@ from testbed.errors import BadInput
 from testbed.oracles import check_claims, judge
 from testbed.record import RunRecord
 from testbed.scenario import Expect, Scenario
-from testbed.topology import Topology
 from testbed.verdict import Verdict
 
 DEFAULT_WORLD = 4
@@ -118,21 +117,17 @@ class RunResult:
         return not self.why_not
 
 
-def check_fits(topology: Topology, world: int, oversubscribe: bool) -> None:
-    """Raise BadInput if a fleet of ``world`` hosts has too few of them for the topology."""
-    if topology.size > world and not oversubscribe:
-        raise BadInput(
-            f"topology {topology} needs {topology.size} ranks, the fleet has {world}: "
-            "raise WORLD or pass --oversubscribe"
-        )
-
-
 def prepare(scenario: Scenario) -> None:
     """Check all that can be checked before a rank is forked, and fetch the subject's sources.
 
     Raises BadInput for an unknown subject, release, fault, workload, selector or claim and for a
     broken trace file, EnvironmentFault for a release that cannot be fetched.
     """
+    if (scenario.backend, scenario.device) != ("gloo", "cpu"):
+        raise BadInput(
+            f"scenario {scenario.name}: backend {scenario.backend} on device {scenario.device} "
+            "cannot be run yet: give gloo on cpu"
+        )
     faults.parse(scenario.faults)
     workloads.parse(scenario)
     check_claims(scenario.claims)

@@ -63,6 +63,14 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         """Number of ranks."""
         return self.pp * self.tp * self.cp
 
+    def check_fits(self, world: int, oversubscribe: bool) -> None:
+        """Raise BadInput if a fleet of ``world`` hosts has too few of them for this topology."""
+        if self.size > world and not oversubscribe:
+            raise BadInput(
+                f"topology {self} needs {self.size} ranks, the fleet has {world}:"
+                " raise WORLD or pass --oversubscribe"
+            )
+
     def rank(self, pp: int, cp: int, tp: int) -> int:
         """Global rank of a position."""
         return (pp * self.cp + cp) * self.tp + tp

@@ -21,7 +21,7 @@ def scenario(name: str = "null", topology: str = "pp2tp2", **more: object) -> Sc
 class FakeFleet:
     """``crash*`` ends in rank 1 killed, ``environment*`` in EnvironmentFault, all else cleanly."""
 
-    def __init__(self, world: int = 4, *, oversubscribe: bool = False) -> None:
+    def __init__(self, world: int = 4, *, oversubscribe: bool = False, port: int = 0) -> None:
         self.world = world
         self.oversubscribe = oversubscribe
         self.ran: list[Scenario] = []

@@ -73,8 +73,8 @@ def test_json_on_standard_output_stands_alone(folder: Path, capsys: Capture) -> 
 def test_subject_and_sizes_replace_the_scenarios_own(folder: Path) -> None:
     fleets: list[FakeFleet] = []
 
-    def make_fleet(world: int, *, oversubscribe: bool = False) -> FakeFleet:
-        fleets.append(FakeFleet(world, oversubscribe=oversubscribe))
+    def make_fleet(world: int, *, oversubscribe: bool = False, port: int = 0) -> FakeFleet:
+        fleets.append(FakeFleet(world, oversubscribe=oversubscribe, port=port))
         return fleets[0]
 
     options = ["--subject", "fused", "--pp", "4", "--tp", "1", "--world", "8", "--oversubscribe"]
@@ -144,7 +144,7 @@ def test_recheck_judges_a_whole_session_without_running(folder: Path, capsys: Ca
     assert "2 runs, 1 as expected: 1 ok, 1 crash" in capsys.readouterr().out
 
 
-def _no_fleet(world: int, *, oversubscribe: bool = False) -> FakeFleet:
+def _no_fleet(world: int, *, oversubscribe: bool = False, port: int = 0) -> FakeFleet:
     raise AssertionError("a fleet was started")
 
 

@@ -128,7 +128,7 @@ def test_a_failing_environment_is_one_line(own: pytest.Pytester) -> None:
 def test_a_fleet_that_cannot_start_ends_the_session(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_fleet(world: int, *, oversubscribe: bool) -> FakeFleet:
+    def no_fleet(world: int, *, oversubscribe: bool, port: int) -> FakeFleet:
         raise EnvironmentFault("torchrun was not found")
 
     monkeypatch.setattr(pytest_plugin, "Fleet", no_fleet)

@@ -67,7 +67,7 @@ def test_every_kind_of_event_survives_the_log() -> None:
 
 def _as_rank(rank: int, store: Path) -> list[Event]:
     """One of two gloo ranks: an all_reduce, then a message from rank 0 to rank 1, all recorded."""
-    dist.init_process_group("gloo", store=dist.FileStore(str(store), 2), rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     recorder = ListRecorder(StepClock())
     Shim(recorder, rank, {None: GroupSpec("pp[tp0]", (0, 1))}).install()
 
@@ -75,7 +75,9 @@ def _as_rank(rank: int, store: Path) -> list[Event]:
         counts = torch.tensor([1 + rank, 5], dtype=torch.int32)
         dist.all_reduce(counts, dist.ReduceOp.MIN)
         if rank == 0:
-            dist.isend(counts.clone(), group_dst=1, tag=7).wait()
+            work = dist.isend(counts.clone(), group_dst=1, tag=7)
+            assert work is not None
+            work.wait()
         else:
             dist.recv(counts, group_src=0, tag=7)
 

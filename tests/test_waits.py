@@ -57,8 +57,8 @@ def test_a_message_under_way_is_no_wait() -> None:
 
 
 def test_the_wait_on_a_send_waits_for_the_receive_of_that_very_message() -> None:
-    sent = [message("isend", "pp[tp0]", 0, 1), OUT, message("wait", "pp[tp0]", 0, 1)]
-    received = [message("recv", "pp[tp0]", 0, 0), OUT]
+    sent: list[Event] = [message("isend", "pp[tp0]", 0, 1), OUT, message("wait", "pp[tp0]", 0, 1)]
+    received: list[Event] = [message("recv", "pp[tp0]", 0, 0), OUT]
 
     assert prove({0: sent, 1: [FINAL]}, PP2) is not None
     assert prove({0: sent, 1: [*received, FINAL]}, PP2) is None

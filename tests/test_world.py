@@ -200,7 +200,9 @@ with Fleet(2) as fleet:
 
 @contextlib.contextmanager
 def controller_in_mid_case(work: Path) -> Iterator[tuple[subprocess.Popen[str], Path, list[int]]]:
-    """A controller whose follower rank is blocked for ever: (it, its folder, all processes below it)."""
+    """A controller whose follower rank is blocked for ever: (it, its folder, all processes below
+    it).
+    """
     endless = {**NEVER_ENDING, "faults": [{"kind": "never-ready", "on": {"pp": 1}}]}
     endless["workload"] = ONE_WRITE
     with subprocess.Popen(

@@ -261,4 +261,5 @@ CODES: dict[type[Event], int] = {kind: code for code, kind in enumerate(EVENT_TY
 
 def decode(raw: list[Any]) -> Event:
     """``[code, step, t_us, *fields]`` -> the event."""
-    return EVENT_TYPES[raw[0]](*raw[1:])
+    event: Event = EVENT_TYPES[raw[0]](*raw[1:])
+    return event

@@ -74,11 +74,11 @@ class Shim:
 
     def install(self) -> None:
         """Put the recording functions in place of torch's, in this process, for good."""
-        for name in COLLECTIVES:
-            if hasattr(dist, name):
-                setattr(dist, name, self._collective(name, getattr(dist, name)))
-        for name, end in MESSAGES.items():
-            setattr(dist, name, self._message(name, end, getattr(dist, name)))
+        for name in _PLACES:
+            call = getattr(dist, name)
+            end = MESSAGES.get(name)
+            recorded = self._message(name, end, call) if end else self._collective(name, call)
+            setattr(dist, name, recorded)
 
     def failed_op(self, error: BaseException) -> str:
         """The operation out of which ``error`` came, "" if it came out of none."""
@@ -90,7 +90,7 @@ class Shim:
         return ""
 
     def _collective(self, op: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        places = _places(call)
+        places = _PLACES[op]
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             tensor = _argument(places, args, kwargs, "tensor", "output_tensor")
@@ -111,7 +111,7 @@ class Shim:
         return recorded
 
     def _message(self, op: str, end: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        places = _places(call)
+        places = _PLACES[op]
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             tensor = _argument(places, args, kwargs, "tensor")
@@ -222,8 +222,12 @@ class RecordedWork:
         return getattr(self._work, name)
 
 
-def _places(call: Callable[..., Any]) -> dict[str, int]:
-    return {name: place for place, name in enumerate(inspect.signature(call).parameters)}
+# Taken apart once, before any rank is forked.
+_PLACES: dict[str, dict[str, int]] = {
+    name: {key: place for place, key in enumerate(inspect.signature(call).parameters)}
+    for name in (*COLLECTIVES, *MESSAGES)
+    if (call := getattr(dist, name, None)) is not None
+}
 
 
 def _argument(

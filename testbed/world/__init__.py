@@ -1,10 +1,11 @@
 """Real ranks: a Fleet (controller side), its hosts (one per torchrun rank) and their disposable
 ranks.
 
-``Fleet`` is the one entry. The controller side knows nothing of caches; what runs in a rank imports
-nothing of the controller.
+``Fleet`` is the entry; ``LastingFleet`` starts another one when a host is lost. The controller side
+knows nothing of caches; what runs in a rank imports nothing of the controller.
 """
 
 from testbed.world.fleet import Fleet
+from testbed.world.lasting import LastingFleet
 
-__all__ = ["Fleet"]
+__all__ = ["Fleet", "LastingFleet"]

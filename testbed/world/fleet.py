@@ -141,20 +141,11 @@ class Fleet:
             self._launcher = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def check(self, scenario: Scenario) -> None:
-        """Raises BadInput if the scenario's topology does not fit this fleet."""
-        size = scenario.topology.size
-        if size > self.world and not self._oversubscribe:
-            raise BadInput(
-                f"topology {scenario.topology} needs {size} ranks, the fleet has {self.world}:"
-                " raise WORLD or pass --oversubscribe"
-            )
-
     def run(self, scenario: Scenario) -> RunRecord:
         """Run one case on fresh ranks. Raises BadInput (does not fit) or EnvironmentFault (a
         host is lost).
         """
-        self.check(scenario)
+        scenario.topology.check_fits(self.world, self._oversubscribe)
         if self.lost:
             raise EnvironmentFault(f"{self.lost}; start a new fleet")
         began = time.monotonic()

@@ -80,7 +80,7 @@ def _versions(subject: str) -> dict[str, str]:
 
 
 def build_groups(
-    topology: Topology, rank: int, store: dist.Store
+    topology: Topology, rank: int, store: FolderStore
 ) -> tuple[Groups, Mapping[Any, GroupSpec]]:
     """The default group and this rank's tp, cp and pp groups over gloo, and the names to report
     them by.
@@ -99,7 +99,7 @@ def build_groups(
     def group(spec: GroupSpec) -> dist.ProcessGroup | None:
         if len(spec.ranks) == 1:
             return None
-        made = dist.new_group(
+        made: dist.ProcessGroup = dist.new_group(
             list(spec.ranks), timeout=_GLOO_TIMEOUT, backend="gloo", use_local_synchronization=True
         )
         names[made] = spec

@@ -12,11 +12,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store  # where the type stubs have it
 
 _POLL_S = 0.0002
 
 
-class FolderStore(dist.Store):
+class FolderStore(Store):
     """``folder`` must exist, be empty when the first rank comes, and be seen by all of them.
 
     ``get`` and ``wait`` raise DistStoreError after ``timeout``.
@@ -39,7 +40,7 @@ class FolderStore(dist.Store):
         self.wait([key])
         return self._path(key).read_bytes()
 
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Block until every key is set."""
         limit = time.monotonic() + (timeout or self._timeout).total_seconds()
         for key in keys:
