@@ -103,7 +103,7 @@ def _one_all_reduce(rank: int, folder: Path) -> None:
 
     torch.set_num_threads(1)
     limit = timedelta(seconds=_GLOO_LIMIT_S)
-    store = FolderStore(folder, limit)
+    store = FolderStore(str(folder), 2, limit)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=limit)
     dist.all_reduce(torch.ones(1))
 

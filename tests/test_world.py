@@ -19,7 +19,7 @@ from testbed.record import RunRecord
 from testbed.scenario import Scenario, from_object
 from testbed.topology import Topology
 from testbed.trace.events import Complete, Enter, Fired, Raised
-from testbed.world import Fleet
+from testbed.world import Fleet, LastingFleet
 from testbed.world.wire import Hello, Refused, Wire
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,7 +132,7 @@ def test_a_rank_blocked_for_ever_is_stopped_at_the_deadline_with_its_stack(two: 
 
 
 def test_a_rank_killed_in_any_moment_is_seen_with_its_signal(two: Fleet) -> None:
-    hosts = [pid for pid in descendants(os.getpid()) if b"testbed.world.host" in cmdline(pid)]
+    ours = hosts()
 
     def kill_a_rank_of(host: int) -> int:
         while not (ranks := descendants(host)):
@@ -142,13 +142,23 @@ def test_a_rank_killed_in_any_moment_is_seen_with_its_signal(two: Fleet) -> None
 
     pid = os.fork()
     if pid == 0:
-        kill_a_rank_of(hosts[-1])
+        kill_a_rank_of(ours[-1])
         os._exit(0)
     record = two.run(scenario(deadline_ms=5000, steps=100_000))
     os.waitpid(pid, 0)
 
     assert record.ended == "broken"
     assert [rank.signal for rank in record.ranks if rank.exit == "signal"] == [signal.SIGKILL]
+
+
+def hosts() -> list[int]:
+    """The hosts of this process's fleets (torchrun names the module too, as its argument)."""
+    return [
+        pid
+        for pid in descendants(os.getpid())
+        if cmdline(pid).rstrip(b"\0").endswith(b"testbed.world.host")
+        and b"torch.distributed.run" not in cmdline(pid)
+    ]
 
 
 def cmdline(pid: int) -> bytes:
@@ -191,7 +201,7 @@ def test_a_port_in_use_is_one_clear_error() -> None:
 CONTROLLER = """
 import json, sys
 from testbed.scenario import from_object
-from testbed.world import Fleet
+from testbed.world import Fleet, LastingFleet
 with Fleet(2) as fleet:
     print(fleet._folder, flush=True)
     fleet.run(from_object(json.loads(sys.argv[1]), "test"))
@@ -251,3 +261,23 @@ def test_no_process_or_file_is_left_when_a_process_of_the_fleet_is_killed(
         assert controller.stderr is not None
         assert "EnvironmentFault: host" in controller.stderr.read()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_after_the_loss_of_a_host_the_next_case_finds_a_new_fleet() -> None:
+    others = set(hosts())
+    with LastingFleet(lambda: Fleet(2)) as fleet:
+        os.kill(next(pid for pid in hosts() if pid not in others), signal.SIGKILL)
+        with pytest.raises(EnvironmentFault, match=r"host \d is gone"):
+            fleet.run(scenario())
+        assert completed(fleet.run(scenario())) == [["w0"], ["w0"]]
+
+
+def test_a_deadlock_is_proven_long_before_the_deadline(two: Fleet) -> None:
+    record = two.run(
+        scenario(
+            subject="sglang==0.5.18",
+            deadline_ms=60_000,
+            faults=[{"kind": "no-controller", "on": "leader"}],
+        )
+    )
+    assert record.ended == "deadlock"

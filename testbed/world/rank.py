@@ -11,7 +11,6 @@ import signal
 import traceback
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -47,7 +46,7 @@ def run_rank(seat: RankSeat) -> NoReturn:
         torch.set_num_threads(1)
         scenario = seat.scenario
         # Held for the rank's life: torch keeps the C++ half of a Python store only.
-        store = FolderStore(Path(seat.store), _BUILD_TIMEOUT)
+        store = FolderStore(seat.store, scenario.topology.size, _BUILD_TIMEOUT)
         groups, names = build_groups(scenario.topology, seat.rank, store)
         shim = Shim(recorder, seat.rank, names)
         context = assemble(scenario, seat.rank, clock, recorder, groups)
