@@ -151,14 +151,17 @@ def test_a_rank_killed_in_any_moment_is_seen_with_its_signal(two: Fleet) -> None
     assert [rank.signal for rank in record.ranks if rank.exit == "signal"] == [signal.SIGKILL]
 
 
+def module(pid: int) -> str:
+    """The module that a Python process was started with; torchrun names its workers' after its
+    own.
+    """
+    words = cmdline(pid).decode().split("\0")
+    return words[words.index("-m") + 1] if "-m" in words else ""
+
+
 def hosts() -> list[int]:
-    """The hosts of this process's fleets (torchrun names the module too, as its argument)."""
-    return [
-        pid
-        for pid in descendants(os.getpid())
-        if cmdline(pid).rstrip(b"\0").endswith(b"testbed.world.host")
-        and b"torch.distributed.run" not in cmdline(pid)
-    ]
+    """The hosts of this process's fleets."""
+    return [pid for pid in descendants(os.getpid()) if module(pid) == "testbed.world.host"]
 
 
 def cmdline(pid: int) -> bytes:
@@ -256,7 +259,9 @@ def test_no_process_or_file_is_left_when_a_process_of_the_fleet_is_killed(
     tmp_path: Path, victim: str
 ) -> None:
     with controller_in_mid_case(tmp_path) as (controller, _, pids):
-        os.kill(next(pid for pid in pids if victim.encode() in cmdline(pid)), signal.SIGKILL)
+        # The module right after the interpreter's first -m: torchrun names the hosts' too.
+        of_victim = [pid for pid in pids if module(pid) == victim]
+        os.kill(of_victim[0], signal.SIGKILL)
         assert await_gone([*pids, controller.pid]) == []
         assert controller.stderr is not None
         assert "EnvironmentFault: host" in controller.stderr.read()

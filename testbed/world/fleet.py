@@ -227,10 +227,11 @@ class Fleet:
         return ""
 
     def _last_words(self) -> str:
-        log = self._folder / "torchrun.log"
-        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-        said = [line.strip() for line in lines if line.strip()]
-        return said[-1] if said else "it said nothing; is torch installed?"
+        said: list[str] = []
+        with contextlib.suppress(OSError):  # the launcher may be removing the folder this moment
+            log = (self._folder / "torchrun.log").read_text(errors="replace")
+            said = [line.strip() for line in log.splitlines() if any(map(str.isalpha, line))]
+        return said[-1] if said else "torchrun said nothing"
 
     def _order(self, case: _Case, store: str) -> None:
         scenario = case.scenario
