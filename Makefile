@@ -33,8 +33,11 @@ FLEET_OPTIONS = --world $(WORLD) $(call option,--pp,$(PP)) $(call option,--tp,$(
 	$(call option,--backend,$(BACKEND)) $(call option,--device,$(DEVICE)) \
 	$(if $(strip $(K)),-k '$(K)') $(if $(filter-out 1,$(JOBS)),-n $(JOBS))
 
+# A session of its own, so that `latest` of the main job stays what it was.
+BUGS_OUT = reports/out/bugs
+
 .DEFAULT_GOAL := help
-.PHONY: help setup test-pp test lint bench-harness clean has-packages
+.PHONY: help setup test-pp test-bugs test lint bench-harness clean has-packages
 
 help: ## this list
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -54,10 +57,16 @@ help: ## this list
 setup: $(READY) ## make the virtual environment and install the pinned requirements
 
 test-pp: $(READY) ## the main job: the cases of cases/ on real ranks
-	$(PY) -m pytest cases $(FLEET_OPTIONS)
+	$(PY) -m pytest cases -rs $(strip $(FLEET_OPTIONS))
+
+test-bugs: $(READY) ## every planted bug under its scenarios: the table of what the oracles catch
+	@rm -f $(BUGS_OUT)/latest
+	@$(PY) -m pytest -q cases/test_bugs.py --world $(WORLD) --runs-out $(BUGS_OUT) \
+		$(if $(filter-out 1,$(JOBS)),-n $(JOBS)); \
+	tests=$$?; $(PY) -m reports.sensitivity $(BUGS_OUT)/latest && exit $$tests
 
 test: lint ## everything: lint, the unit tests of tests/, and the cases
-	$(PY) -m pytest tests cases $(FLEET_OPTIONS)
+	$(PY) -m pytest tests cases -rs $(strip $(FLEET_OPTIONS))
 
 lint: $(READY) ## ruff and mypy
 	$(PY) -m ruff check .

@@ -28,7 +28,7 @@ def report(row: Row) -> str:
         lines += _field("diverged", first.where())
         for side in first.sides():
             lines += _field("", side)
-        if first.minority:
+        if first.minority and first.majority:
             lines += _field("look at", _sides(first.majority, first.minority))
     elif row["ranks"]:
         lines += _field("ranks", ", ".join(map(str, row["ranks"])))

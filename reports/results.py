@@ -1,6 +1,7 @@
 """Results as plain JSON: the one form that files, tables and other processes share."""
 
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,8 +70,16 @@ def row(result: RunResult) -> Row:
         ops=verdict["ops"],
         notes=verdict["notes"],
         path=path,
-        replay=f"python -m testbed replay {shlex.quote(path)}",
+        replay=f"{shlex.quote(interpreter())} -m testbed replay {shlex.quote(path)}",
     )
+
+
+def interpreter() -> str:
+    """What to type for this interpreter: ``python`` only where that finds this very one."""
+    # Not resolved: the python of a virtual environment is a link to the one it was made with.
+    if shutil.which("python") == sys.executable:
+        return "python"
+    return shown(Path(sys.executable))
 
 
 def divergence(of: Row) -> Divergence | None:

@@ -1,4 +1,4 @@
-"""The command line: run, list, replay, recheck, doctor.
+"""The command line: run, list, explain, replay, recheck, doctor.
 
 Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
 failed. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol, TextIO
 
 from reports.failure import report
 from reports.results import Row, document, row, write_json
+from reports.story import story
 from reports.table import for_terminal, tally
 from testbed import catalog, doctor, faults, oracles, record, subjects
 from testbed.catalog import Axes
@@ -107,6 +108,14 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("what", nargs="?", choices=LISTS, help="default: everything")
     _json_option(listing)
 
+    explain = command("explain", _explain, "tell the story of a recorded run")
+    explain.add_argument(
+        "run", metavar="RUN", help="its folder, or a case id of the latest session"
+    )
+    explain.add_argument(
+        "--full", action="store_true", help="whole tracebacks and stacks, every consequence"
+    )
+
     replay = command("replay", _replay, "run the scenario of a recorded run again")
     replay.add_argument("run", metavar="RUN", help="its folder, or a case id of the latest session")
     _fleet_options(replay, None)
@@ -152,6 +161,13 @@ def _run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
         for case in catalog.spread(scenario, axes=axes)
     ]
     return _run_cases(cases, options, options.world, options.oversubscribe, make_fleet)
+
+
+def _explain(options: argparse.Namespace, _: MakesFleet) -> int:
+    path = find_run(options.run)
+    folder = path if path.is_dir() else path.parent
+    print(story(judged(record.load(path), folder), full=options.full))
+    return AS_EXPECTED
 
 
 def _replay(options: argparse.Namespace, make_fleet: MakesFleet) -> int:

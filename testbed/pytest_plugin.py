@@ -170,6 +170,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _cases(marker: pytest.Mark, base: Path, config: pytest.Config) -> Iterator[Scenario]:
     topologies = [Topology.parse(text) for text in _words(marker.kwargs.get("topologies"))]
     names = _subjects(config) or _words(marker.kwargs.get("subjects"))
+    unknown = set(marker.kwargs) - {"topologies", "subjects"}
+    if unknown:
+        raise BadInput(
+            f"@pytest.mark.scenarios has no {sorted(unknown)[0]!r}: give topologies, subjects"
+        )
     for given in marker.args:
         scenarios = [given] if isinstance(given, Scenario) else catalog.load([given], base)
         for scenario in scenarios:
@@ -232,12 +237,15 @@ def run_case(request: pytest.FixtureRequest, fleet: RunsCases) -> RunCase:
 
     def run(scenario: Scenario) -> RunResult:
         __tracebackhide__ = True
+        result, wrong = None, ""
         try:
             result = execute(fleet, scenario.but(**changes), store)
         except BadInput as error:
-            pytest.fail(f"bad input: {error}", pytrace=False)
+            wrong = f"bad input: {error}"
         except EnvironmentFault as error:
-            pytest.fail(f"error of the environment: {error}", pytrace=False)
+            wrong = f"error of the environment: {error}"
+        if result is None:  # outside of the handlers: one line is all there is to say
+            pytest.fail(wrong, pytrace=False)
         request.node.stash.setdefault(_ROWS, []).append(row(result))
         return result
 

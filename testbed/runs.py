@@ -19,7 +19,7 @@ import msgspec
 
 from testbed import faults, record, subjects, workloads
 from testbed.errors import BadInput
-from testbed.oracles import check_claims, judge
+from testbed.oracles import REGISTRY, check_claims, judge
 from testbed.record import RunRecord
 from testbed.scenario import Expect, Scenario
 from testbed.verdict import Verdict
@@ -128,10 +128,21 @@ def prepare(scenario: Scenario) -> None:
             f"scenario {scenario.name}: backend {scenario.backend} on device {scenario.device} "
             "cannot be run yet: give gloo on cpu"
         )
-    faults.parse(scenario.faults)
+    faults.check(scenario)
     workloads.parse(scenario)
     check_claims(scenario.claims)
+    _check_expectations(scenario)
     subjects.prepare(scenario.subject)
+
+
+def _check_expectations(scenario: Scenario) -> None:
+    stated = scenario.expect if isinstance(scenario.expect, list) else [scenario.expect]
+    for oracle in (expect.oracle for expect in stated if expect.oracle is not None):
+        if oracle not in REGISTRY:
+            raise BadInput(
+                f"scenario {scenario.name}: expect.oracle is {oracle!r}: "
+                f"give one of {', '.join(REGISTRY)}"
+            )
 
 
 def execute(fleet: RunsCases, scenario: Scenario, store: RunStore) -> RunResult:

@@ -4,10 +4,12 @@ A scenario file holds one JSON object. Unknown keys are refused by name. Workloa
 kept as plain objects here; ``workloads.parse`` and ``faults.parse`` own their keys.
 """
 
+import re
 from collections.abc import Iterable
+from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -41,21 +43,28 @@ class Sidecar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a run must end in, and why. ``subject`` (globs) and pp/tp/cp narrow where it applies."""
+    """What a run must end in, and why.
+
+    ``subject`` (a glob or several) and pp, tp, cp (sizes) narrow where it applies. deadline_ms:
+    where it applies, instead of the scenario's: a hang that is expected need not be waited for
+    long.
+    """
 
     verdict: Outcome
     oracle: str | None = None
     step: int | None = None
     ranks: list[int] | None = None
     why: str = ""
-    subject: list[str] | None = None
+    deadline_ms: int | None = None
+    subject: str | list[str] | None = None
     pp: list[int] | None = None
     tp: list[int] | None = None
     cp: list[int] | None = None
 
     def applies(self, subject: str, topology: Topology) -> bool:
         """Whether this expectation speaks of that subject at that topology."""
-        if self.subject is not None and not any(fnmatchcase(subject, g) for g in self.subject):
+        globs = [self.subject] if isinstance(self.subject, str) else self.subject
+        if globs is not None and not any(fnmatchcase(subject, glob) for glob in globs):
             return False
         axes = ((self.pp, topology.pp), (self.tp, topology.tp), (self.cp, topology.cp))
         return all(allowed is None or size in allowed for allowed, size in axes)
@@ -65,9 +74,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """One case.
 
     steps: scheduler steps. workload / faults: plain objects, see ``workloads`` and ``faults``.
+    traffic: the ranks also carry a model's traffic, see ``workloads.traffic``.
     claims: promises held against the subject besides its own: ``"budget:<protocol>"``,
     ``"stage-local"``. progress_within: steps within which work that is ready must be completed.
-    deadline_ms: wall time of a whole case, world building excluded, before it is a hang.
+    deadline_ms: wall time without any progress of any rank, before it is a hang.
     expect: one expectation or several, the first that applies counts; none means ``ok``.
     """
 
@@ -79,6 +89,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     steps: int = 8
     seed: int = 0
     storage: bool = False
+    traffic: bool = False
     sidecars: list[Sidecar] = []
     sizes: Sizes = Sizes()
     faults: list[dict[str, Any]] = []
@@ -111,6 +122,12 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             if expect.applies(self.subject, self.topology):
                 return expect
         return Expect(Outcome.OK)
+
+    @property
+    def patience_ms(self) -> int:
+        """Wall time without any progress before this run is a hang."""
+        stated = self.expected.deadline_ms
+        return self.deadline_ms if stated is None else stated
 
     def but(self, **changes: Any) -> "Scenario":
         """A copy with some fields replaced. Raises BadInput where a value is refused."""
@@ -157,7 +174,35 @@ def from_object(data: Any, where: str) -> Scenario:
     try:
         return msgspec.convert(data, Scenario)
     except msgspec.ValidationError as error:
-        raise BadInput(f"{where}: {error}") from error
+        raise BadInput(f"{where}: {explained(error, Scenario)}") from error
+
+
+def explained(error: msgspec.ValidationError, of: Any) -> str:
+    """msgspec's line on reading the Struct ``of``, then the fields or values that would do."""
+    told = str(error)
+    path = re.findall(r"\w+", told.partition("at `$")[2])
+    struct, field = of, ""
+    for name in (step for step in path if not step.isdigit() and step != "..."):
+        struct, field = _struct_in(get_type_hints(struct).get(name)) or struct, name
+    if "unknown field" in told:
+        return f"{told}: give any of {', '.join(struct.__struct_fields__)}"
+    if "Invalid enum value" in told:
+        return f"{told}: give one of {', '.join(_values(get_type_hints(struct).get(field)))}"
+    return told
+
+
+def _struct_in(hint: Any) -> Any:
+    """The last Struct that a type hint names: lists of it and unions with it included."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return hint
+    found = [struct for part in get_args(hint) if (struct := _struct_in(part)) is not None]
+    return found[-1] if found else None
+
+
+def _values(hint: Any) -> list[str]:
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return [str(member.value) for member in hint]
+    return [str(value) for value in get_args(hint)]
 
 
 def to_object(scenario: Scenario) -> dict[str, Any]:

@@ -66,6 +66,7 @@ class Rig:
             storage=storage,
             sidecars=[Sidecar(name) for name in sidecars],
         )
+        self.groups = groups
         self.clock = clock or Clock()
         self.recorder = recorder or ListRecorder(self.clock)
         shard = shard_of(scenario.sizes, groups.topology, groups.rank)

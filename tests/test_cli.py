@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from reports.results import interpreter
 from testbed import catalog, doctor
 from testbed.cli import main
 from testbed.scenario import Scenario, to_object
@@ -51,7 +52,7 @@ def test_a_run_not_as_expected_ends_in_1_and_tells_how_to_replay_it(
     assert out.startswith("crash at step 0, expected ok: ")
     session = (folder / "reports/out/latest").resolve().name
     path = f"reports/out/{session}/runs/crash-batched-pp2tp2"
-    assert f"replay it: python -m testbed replay {path}\n" in out
+    assert f"replay it: {interpreter()} -m testbed replay {path}\n" in out
 
 
 def test_a_lost_fleet_ends_in_3_and_still_tells_what_ran(folder: Path, capsys: Capture) -> None:
@@ -142,6 +143,19 @@ def test_recheck_judges_a_whole_session_without_running(folder: Path, capsys: Ca
     capsys.readouterr()
     assert main(["recheck", "reports/out/latest"], _no_fleet) == 1
     assert "2 runs, 1 as expected: 1 ok, 1 crash" in capsys.readouterr().out
+
+
+def test_explain_tells_the_story_of_a_recorded_run(folder: Path, capsys: Capture) -> None:
+    main(["run", write(folder, scenario("crash"))], FakeFleet)
+    capsys.readouterr()
+    assert main(["explain", "crash-batched-pp2tp2"], _no_fleet) == 0
+    out, _ = capsys.readouterr()
+    assert out.startswith("crash at step 0, not as expected")
+    assert out.splitlines()[-1].startswith("replay it: ")
+
+
+def test_explain_of_no_run_is_bad_input(folder: Path, capsys: Capture) -> None:
+    assert "nowhere: no recorded run" in fails_with_one_line(capsys, "explain", "nowhere")
 
 
 def _no_fleet(world: int, *, oversubscribe: bool = False, port: int = 0) -> FakeFleet:

@@ -1,5 +1,6 @@
 """budget: what each protocol may spend per step, by role."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from testbed.oracles.view import View
 from testbed.record import RunRecord
 from testbed.trace.events import Enter, Exit, Query
 from testbed.verdict import Finding, Outcome
-from tests.record_builder import Model, inserted, write
+from tests.record_builder import Model, inserted, without, write
 
 
 def found(record: RunRecord) -> list[Finding]:
@@ -86,3 +87,52 @@ def test_an_unknown_budget_is_an_error_never_a_pass() -> None:
 
     assert verdict.outcome is Outcome.ERROR
     assert "budget of 'frugal' is unknown" in verdict.summary
+
+
+def test_the_models_traffic_is_in_nobodys_budget() -> None:
+    record = Model("pp2tp2").record()
+    sent: tuple[Any, ...] = ("pp[tp0]", 0, 2, 0, "", "float32", 64, [], "model")
+    reduced: tuple[Any, ...] = ("tp[pp0]", 9, -1, -1, "SUM", "float32", 64, [], "model")
+
+    for op, what in (("isend", sent), ("all_reduce", reduced)):
+        record = inserted(record, 0, 2, Enter(2, 0, op, *what), Exit(2, 0, []))
+
+    assert found(record) == []
+
+
+def test_deferred_is_held_to_one_agreement() -> None:
+    for topology in ("pp2tp2", "pp1tp4"):
+        claims = ["budget:deferred"]
+        assert found(Model(topology, claims=claims).record()) == []
+
+
+@pytest.mark.parametrize("protocol", ["world", "local"])
+def test_who_promises_no_chain_may_send_nothing(protocol: str) -> None:
+    (finding,) = found(Model("pp2tp1", claims=[f"budget:{protocol}"]).record())
+
+    assert finding.summary == (
+        f"budget of {protocol}: ranks 0,1: 1 isend on pp[tp0], promised 0 (pass_down)"
+    )
+
+
+def test_local_has_two_reductions_on_the_tensor_parallel_group_of_each_stage() -> None:
+    what: tuple[Any, ...] = ("MIN", "int32", 1, [0], "check>least")
+    calls = [Enter(2, 0, "all_reduce", "tp[pp1]", nth, -1, -1, *what) for nth in range(3)]
+    silent = replace(Model("pp2tp2").record(), promises={"budget": "local"})
+    for rank in range(4):
+        silent = without(silent, rank, lambda one: isinstance(one, Enter))
+
+    assert found(inserted(silent, 2, 2, *calls[:2])) == []
+    (finding,) = found(inserted(silent, 2, 2, *calls))
+    assert finding.summary == (
+        "budget of local: rank 2: 3 all_reduce on tp[pp1], promised 2 (least)"
+    )
+
+
+def test_a_stage_that_is_asked_for_its_own_events_may_ask_them() -> None:
+    record = Model("pp2tp1", transfers=[write("w0")]).record()
+    silent = without(record, 0, lambda one: isinstance(one, Enter))
+    silent = without(silent, 1, lambda one: isinstance(one, Enter))
+    asked = inserted(silent, 1, 3, Query(3, 0, "w0", True))
+
+    assert found(replace(asked, promises={"budget": "world"})) == []

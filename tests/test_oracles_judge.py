@@ -253,7 +253,7 @@ def test_a_hang_is_no_crash_though_ranks_raise_while_they_are_being_stopped() ->
     assert verdict.summary == "rank 0 stands outside any operation, step 2; behind: rank 1"
     assert verdict.first_divergence is not None
     assert verdict.first_divergence.did["1"] == (
-        "waits in recv #2 of pp[tp0] (check>agree>pass_down) for rank 0, step 2"
+        "waits in recv #2 of pp[tp0] (pass_down) for rank 0, step 2"
     )
 
 
@@ -264,7 +264,7 @@ def test_who_waits_for_a_rank_that_has_left_is_the_root() -> None:
     verdict = judge(replace(entered(left, 1, 4), ended="deadline"))
 
     assert (verdict.outcome, verdict.ranks) == (Outcome.HANG, (1,))
-    assert "all_reduce #4 of tp[pp0] (check>agree>reduce) for rank 0" in verdict.summary
+    assert "all_reduce #4 of tp[pp0] (reduce) for rank 0" in verdict.summary
 
 
 def test_a_deadlock_is_told_with_its_cycle() -> None:
@@ -343,3 +343,95 @@ def test_claims_are_checked_by_name() -> None:
 
     with pytest.raises(BadInput, match="claim 'stage-locale' is unknown"):
         check_claims(["stage-locale"])
+
+
+# where it began
+
+
+def test_every_verdict_but_ok_has_a_first_divergence() -> None:
+    model = Model("pp1tp2", transfers=[write("w0")]).record()
+    records = [
+        replace(model, trouble=("host 1 is gone",)),
+        replace(model, ranks=model.ranks[:1]),
+        with_rank(model, 1, overflow=True),
+        killed_in_step_2(),
+        Model(transfers=[write("w0", slow={2: None})]).record(),
+        replace(entered(without_calls(model, 0), 1, 0), ended="deadlock", promises={}),
+        Model(transfers=[write("w0", slow={0: None})]).record(),
+        Model(transfers=[write("w0", on="leader")]).record(),
+    ]
+
+    verdicts = [judge(record) for record in records]
+
+    assert {verdict.outcome for verdict in verdicts} == set(Outcome) - {Outcome.OK}
+    assert all(verdict.first_divergence is not None for verdict in verdicts)
+    assert judge(model).first_divergence is None
+
+
+def without_calls(record: RunRecord, rank: int) -> RunRecord:
+    return without(record, rank, lambda one: isinstance(one, Enter | Exit))
+
+
+def test_records_that_are_no_evidence_single_out_the_ranks_they_lack() -> None:
+    record = Model("pp1tp3").record()
+
+    first = judge(with_rank(replace(record, ranks=record.ranks[:2]), 1, overflow=True))
+
+    assert first.first_divergence is not None
+    assert first.first_divergence.minority == (1, 2)
+    assert first.first_divergence.did["2"] == "left no record"
+
+
+def test_a_deadlock_began_at_the_operation_that_some_never_came_to() -> None:
+    record = replace(Model("pp1tp2").record(), promises={})
+    record = without_calls(record, 0)
+
+    first = judge(replace(entered(record, 1, 0), ended="deadlock")).first_divergence
+
+    assert first is not None
+    assert (first.step, first.channel, first.ordinal) == (0, "tp[pp0]", 0)
+    assert first.did["0"] == "never came to it: has finished"
+
+
+def test_one_rank_that_waits_where_two_have_left_is_the_odd_one() -> None:
+    record = replace(Model("pp1tp3").record(), promises={})
+    for rank in (0, 1):
+        record = without(record, rank, lambda one: isinstance(one, Enter | Exit) and one.step == 4)
+
+    first = judge(replace(entered(record, 2, 4), ended="deadlock")).first_divergence
+
+    assert first is not None
+    assert (first.minority, first.ordinal) == ((2,), 4)
+
+
+def test_a_crash_began_at_the_operation_in_which_the_others_waited_for_the_root() -> None:
+    record = stopped_at(Model("pp1tp2").record(), 0, 2)
+    record = raised(record, 0, Raised(2, 0, "KeyError", "'w0'", "", ""))
+
+    first = judge(replace(entered(record, 1, 2), ended="broken")).first_divergence
+
+    assert first is not None
+    assert (first.step, first.channel, first.ordinal) == (2, "tp[pp0]", 2)
+    assert first.minority == (0,)
+
+
+def test_an_injected_fault_on_the_odd_rank_is_named_first() -> None:
+    faults = [{"kind": "never-ready"}, {"kind": "empty-queue"}]
+    record = Model(transfers=[write("w0", on="leader")], faults=faults).record()
+    for rank, step, fault, kind in ((0, 0, 0, "never-ready"), (2, 0, 1, "empty-queue")):
+        events = (Fired(step, 0, fault, kind, "w0"), *record.ranks[rank].events)
+        record = with_rank(record, rank, events=events)
+
+    notes = [note for note in judge(record).notes if note.startswith("injected")]
+
+    assert notes == [
+        "injected: fault 1 (empty-queue) on rank 2, step 0: w0",
+        "injected: fault 0 (never-ready) on rank 0, step 0: w0",
+    ]
+
+
+def test_a_fault_that_took_effect_only_later_is_not_named() -> None:
+    record = Model(transfers=[write("w0", on="leader")], faults=[{"kind": "never-ready"}]).record()
+    late = (*record.ranks[2].events, Fired(4, 0, 0, "never-ready", "w0"))
+
+    assert not any("injected" in note for note in judge(with_rank(record, 2, events=late)).notes)

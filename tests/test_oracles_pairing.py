@@ -7,7 +7,7 @@ import pytest
 from testbed.oracles import pairing
 from testbed.oracles.view import View
 from testbed.record import RunRecord
-from testbed.trace.events import Enter, Event, Exit
+from testbed.trace.events import MODEL, Enter, Event, Exit, Touched
 from testbed.verdict import Finding
 from tests.record_builder import Model, changed, cut, inserted, with_events, without, write
 
@@ -29,6 +29,7 @@ def is_op(event: Event, op: str, step: int) -> bool:
         ({"op": "broadcast", "reduce_op": ""}, "broadcast of int32[2]"),
         ({"caller": "check>other"}, "by other"),
         ({"peer": 1}, "of root 1"),
+        ({"shape": (2, 1)}, "all_reduce MIN of int32[2,1]"),
     ],
 )
 def test_a_collective_that_differs_on_one_member_is_told(change: dict[str, Any], told: str) -> None:
@@ -113,3 +114,98 @@ def test_two_tags_of_one_pipe_are_apart() -> None:
     record = inserted(record, 0, 2, Enter(2, 0, "isend", "pp[tp0]", 0, *other), Exit(2, 0, []))
 
     assert found(record) == []
+
+
+def test_a_message_received_in_another_step_than_it_was_sent_in_is_told() -> None:
+    """The stream is shifted by one: every value is plausible, and all are a round too old."""
+
+    def skip_first(events: list[Event]) -> list[Event]:
+        kept = []
+        for event in events:
+            if isinstance(event, Enter) and event.op == "recv":
+                if event.step == 0:
+                    continue
+                event = event._replace(ordinal=event.ordinal - 1)
+            kept.append(event)
+        return kept
+
+    (finding,) = found(with_events(Model("pp2tp1").record(), 1, skip_first))
+
+    assert (finding.step, finding.divergence and finding.divergence.ordinal) == (0, 0)
+    assert finding.summary == (
+        "pp[tp0] 0->1 tag 77: rank 1: received in step 1; rank 0: sent in step 0"
+    )
+
+
+def test_the_models_traffic_may_be_received_in_a_later_step() -> None:
+    record = Model("pp2tp1").record()
+    rest: tuple[Any, ...] = (0, "", "float32", 64, [], MODEL)
+    record = inserted(record, 0, 1, Enter(1, 0, "isend", "pp[tp0]", 0, 1, *rest), Exit(1, 0, []))
+    record = inserted(record, 1, 2, Enter(2, 0, "recv", "pp[tp0]", 0, 0, *rest), Exit(2, 0, []))
+
+    assert found(record) == []
+
+
+def new_group(ordinal: int, ranks: list[int]) -> tuple[Event, Event]:
+    what = ("world", ordinal, -1, -1, "", "", len(ranks), ranks, "setup")
+    return Enter(1, 0, "new_group", *what), Exit(1, 0, ranks)
+
+
+def test_ranks_that_make_a_group_of_other_members_are_told() -> None:
+    record = Model("pp1tp3").record()
+    for rank in range(3):
+        record = inserted(record, rank, 1, *new_group(0, [0, 1] if rank == 2 else [0, 2]))
+
+    (finding,) = found(record)
+
+    assert finding.ranks == (2,)
+    assert "new_group of ranks 0,1" in finding.summary
+
+
+@pytest.mark.parametrize("op", ["wait_all_reduce", "wait_irecv"])
+def test_the_wait_for_an_asynchronous_operation_is_no_operation_of_its_group(op: str) -> None:
+    record = Model("pp1tp2").record()
+    at = (-1, -1) if op == "wait_all_reduce" else (1, 5)
+    wait = Enter(2, 0, op, "tp[pp0]", 2, *at, "MIN", "int32", 2, [], "check")
+
+    assert found(inserted(record, 0, 2, wait, Exit(2, 0, []))) == []
+
+
+def touch(rank: int, step: int, how: str, op: str) -> Touched:
+    return Touched(step, 0, how, op, "pp[tp0]", step, 1 - rank, 77, "check>pass_down", "own.py:7")
+
+
+def test_a_buffer_used_before_the_wait_is_told_with_who_did_it() -> None:
+    record = Model("pp2tp1").record()
+    record = inserted(record, 1, 3, touch(1, 3, "read", "recv"))
+
+    (finding,) = found(record)
+
+    assert (finding.step, finding.ranks) == (3, (1,))
+    assert finding.summary == (
+        "pp[tp0] 0->1 tag 77: rank 1 read the buffer of its recv before wait() "
+        "(pass_down at own.py:7)"
+    )
+
+
+def test_a_sender_that_changed_its_buffer_is_the_odd_one_not_the_receiver() -> None:
+    record = Model("pp2tp1", transfers=[write("w0")]).record()
+    record = changed(record, 1, Exit, 1, lambda one: one._replace(values=[9, 0]))
+    record = inserted(record, 0, 1, touch(0, 1, "written", "isend"))
+
+    first = found(record)[0]
+
+    assert first.ranks == (0,)
+    assert "sent [1, 0], then wrote into the buffer of its isend" in first.summary
+    assert "received [9, 0]" in first.summary
+
+
+def test_of_two_mismatches_in_one_step_the_one_that_came_first_is_told_first() -> None:
+    record = Model("pp2tp2").record()
+    # The reduction of stage 0 lies before the messages that carry its result.
+    record = changed(record, 3, Enter, 2, lambda one: one._replace(numel=9))
+    record = changed(record, 1, Enter, 2, lambda one: one._replace(reduce_op="MAX"), nth=1)
+
+    channels = [one.divergence.channel for one in found(record) if one.divergence]
+
+    assert channels == ["tp[pp0]", "pp[tp1] 1->3 tag 77"]

@@ -1,12 +1,20 @@
 """progress: work that starves, work that is held back, and work that may just wait."""
 
+from typing import Any
+
 import pytest
 
+from testbed.events import Clock
 from testbed.oracles import judge, progress
 from testbed.oracles.view import View
-from testbed.record import RunRecord
+from testbed.protocols import Batched, Groups, Party
+from testbed.record import RankRecord, RunRecord
+from testbed.scenario import Scenario
+from testbed.topology import Topology
 from testbed.trace.events import Begin, Complete, End, Event, Take
-from testbed.verdict import Finding, Outcome
+from testbed.trace.recorder import ListRecorder
+from testbed.verdict import Finding, Outcome, Verdict
+from testbed.workloads.assemble import assemble
 from tests.record_builder import (
     Item,
     Model,
@@ -162,3 +170,100 @@ def test_ready_on_one_rank_only_for_a_moment_is_not_overdue() -> None:
     ready = changed(record, 0, Begin, 4, lambda one: one._replace(write=[["w0", True]]))
 
     assert found(ready) == []
+
+
+HEALS = {"kind": "slow-events", "steps": 1, "until_step": 2}
+
+
+def starving(*faults: dict[str, Any], steps: int = 5) -> RunRecord:
+    """A write that is ready everywhere in step 1 and that nobody ever completes."""
+    model = Model("pp2tp1", steps=steps, transfers=[write("w0")], faults=list(faults))
+    return never_completed(model.record(), "w0")
+
+
+def test_what_starves_after_the_last_fault_is_over_is_a_violation() -> None:
+    (finding,) = found(starving(HEALS))
+
+    assert (finding.outcome, finding.step, finding.ranks) == (Outcome.VIOLATION, 2, (0, 1))
+    assert finding.summary == (
+        "write: w0 starves: ready on every rank since step 1, never completed, "
+        "though the last fault ended with step 1"
+    )
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [],
+        [{"kind": "slow-events", "steps": 1}],
+        [HEALS, {"kind": "no-controller", "on": {"rank": 1}}],
+        [HEALS, {**HEALS, "until_step": 4}],
+        [{**HEALS, "until_step": 3}],
+    ],
+)
+def test_what_starves_under_a_fault_or_too_soon_after_it_is_not(
+    faults: list[dict[str, Any]],
+) -> None:
+    (finding,) = found(starving(*faults))
+
+    assert finding.outcome is Outcome.DEGRADED
+
+
+def test_what_a_healed_fault_took_from_one_rank_is_still_only_held_back() -> None:
+    transfers = [write("w0", on={"rank": 0})]
+    record = Model("pp2tp1", transfers=transfers, faults=[HEALS], without=(1,)).record()
+
+    outcomes = {finding.outcome for finding in found(record)}
+    assert outcomes <= {Outcome.DEGRADED}
+
+
+def lived(protocol: type[Batched], fault: dict[str, Any]) -> Verdict:
+    """A real rank under a fault, with one write in each of its first steps."""
+    writes = [{"at": step, "ready_after": 0} for step in range(4)]
+    case = Scenario(
+        name="c",
+        topology=Topology(),
+        workload={"kind": "scripted", "writes": writes},
+        faults=[fault],
+    )
+    clock = Clock()
+    recorder = ListRecorder(clock)
+    groups = Groups(case.topology, 0)
+    rank = assemble(case, 0, clock, recorder, groups)
+    rank.subject._protocol = protocol(groups)  # type: ignore[attr-defined]
+    for _ in range(case.steps):
+        rank.run_step()
+    rank.finish()
+    shares = (RankRecord(0, "done", tuple(recorder.events)),)
+    return judge(RunRecord(case, shares, "finished", 1.0, {"budget": "batched"}))
+
+
+class BacksOff(Batched):
+    """Safe, and gone for good at the first event that is not ready."""
+
+    gone = False
+
+    def check(self, party: Party) -> None:
+        acks = party.controller.ack_write_queue if party.controller is not None else []
+        self.gone = self.gone or any(not ack.finish_event.query() for ack in acks)
+        if not self.gone:
+            super().check(party)
+
+
+def test_a_protocol_recovers_from_a_fault_or_is_told_that_it_did_not() -> None:
+    fault = {"kind": "slow-events", "steps": 2, "from_step": 1, "until_step": 2}
+
+    sound, lost = lived(Batched, fault), lived(BacksOff, fault)
+
+    assert (sound.outcome, sound.ops["all_reduce"]) == (Outcome.OK, 0)
+    assert (lost.outcome, lost.oracle, lost.step) == (Outcome.VIOLATION, "progress", 3)
+    assert lost.summary == (
+        "write: w1 starves: ready on every rank since step 3, never completed (and 2 more), "
+        "though the last fault ended with step 1"
+    )
+
+
+def test_under_a_fault_that_stays_it_is_merely_degraded() -> None:
+    fault = {"kind": "slow-events", "steps": 2, "from_step": 1}
+
+    assert lived(BacksOff, fault).outcome is Outcome.DEGRADED

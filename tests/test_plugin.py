@@ -105,7 +105,7 @@ def test_a_failed_case_prints_the_report_and_no_traceback(own: pytest.Pytester) 
     run.stdout.fnmatch_lines(
         [
             "crash at step 0, expected ok: rank 1 *",
-            "replay it: python -m testbed replay reports/out/*/runs/crash-batched-pp2tp2",
+            "replay it: * -m testbed replay reports/out/*/runs/crash-batched-pp2tp2",
             "FAILED test_it.py::test_crash - Failed: crash at step 0, *",
         ]
     )

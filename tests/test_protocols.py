@@ -10,7 +10,7 @@ from testbed.errors import BadInput
 from testbed.events import Readiness
 from testbed.protocols.agreement import Agreement, check_storage, count_ready, stage_counts
 from testbed.topology import Topology
-from testbed.trace.events import Complete, Exit, Query, Take
+from testbed.trace.events import Complete, Event, Exit, Query, Take
 from tests.rig import ALONE, MINIMAL, RELEASES, Rig, of_kind, operations, run_ranks
 
 SEED = ("batched", "sglang==0.5.19")
@@ -188,3 +188,94 @@ def test_an_event_script_of_a_slow_leader_peer_holds_everyone_back(tmp_path: Pat
 def test_an_unknown_protocol_is_bad_input() -> None:
     with pytest.raises(BadInput, match="'gossip' is unknown: give one of separate"):
         protocols.make("gossip", ALONE)
+
+
+def writes_in_turn(rig: Rig) -> None:
+    """One write a step, ready at once, then as many steps without."""
+    for block in (1, 2, 3):
+        rig.write([block])
+        rig.step()
+    rig.step(3)
+    rig.subject.drain_sends()
+
+
+def steps_of(events: list[Event]) -> dict[str, int]:
+    return {event.key: event.step for event in of_kind(events, Complete)}
+
+
+def test_deferred_completes_each_transfer_once_and_a_step_later(tmp_path: Path) -> None:
+    events = run_ranks(Topology(pp=2, tp=2), "deferred", writes_in_turn, tmp_path)
+
+    assert [steps_of(rank) for rank in events] == [{"w1": 1, "w2": 2, "w3": 3}] * 4
+    assert [len(of_kind(rank, Complete)) for rank in events] == [3] * 4
+
+
+def test_deferred_has_nothing_to_pass_down_in_its_first_step(tmp_path: Path) -> None:
+    leader, follower = run_ranks(Topology(pp=2, tp=1), "deferred", writes_in_turn, tmp_path)
+
+    assert [call.step for call in operations(leader, "isend")] == [1, 2, 3, 4, 5]
+    assert [call.step for call in operations(follower, "recv")] == [1, 2, 3, 4, 5]
+
+
+def test_deferred_waits_for_its_last_reduction_when_it_is_shut_down(tmp_path: Path) -> None:
+    events = run_ranks(Topology(pp=1, tp=2), "deferred", writes_in_turn, tmp_path)
+
+    for rank in events:
+        begun = [call.ordinal for call in operations(rank, "all_reduce")]
+        waited = [call.ordinal for call in operations(rank, "wait_all_reduce")]
+        assert begun == waited == [0, 1, 2, 3, 4, 5]
+
+
+def test_deferred_reduces_over_both_groups_of_the_leader_stage(tmp_path: Path) -> None:
+    def body(rig: Rig) -> None:
+        slow = rig.groups.rank == 3
+        rig.write([1], ready_after=2 if slow else 0)
+        rig.step(5)
+        rig.subject.drain_sends()
+
+    events = run_ranks(Topology(pp=1, tp=2, cp=2), "deferred", body, tmp_path)
+
+    assert [steps_of(rank) for rank in events] == [{"w1": 3}] * 4
+
+
+def test_local_reduces_nothing_where_nothing_is_pending(tmp_path: Path) -> None:
+    events = run_ranks(Topology(pp=2, tp=2), "local", writes_in_turn, tmp_path)
+
+    for rank in events:
+        callers = [call.caller for call in operations(rank, "all_reduce")]
+        assert [caller.endswith(">writing_check>_least") for caller in callers] == [True] * 3
+    assert not any(operations(rank, op) for rank in events for op in ("isend", "recv"))
+
+
+def test_local_leaves_each_stage_to_itself(tmp_path: Path) -> None:
+    def body(rig: Rig) -> None:
+        rig.write([1], ready_after=0 if rig.groups.leads else 2)
+        rig.step(4)
+
+    events = run_ranks(Topology(pp=2, tp=1), "local", body, tmp_path)
+
+    assert [steps_of(rank) for rank in events] == [{"w1": 0}, {"w1": 2}]
+
+
+def test_world_waits_for_the_slowest_rank_of_any_stage(tmp_path: Path) -> None:
+    def body(rig: Rig) -> None:
+        rig.write([1], ready_after=2 if rig.groups.rank == 3 else 0)
+        rig.step(4)
+
+    events = run_ranks(Topology(pp=2, tp=2), "world", body, tmp_path)
+
+    assert [steps_of(rank) for rank in events] == [{"w1": 2}] * 4
+    assert [len(operations(rank, "all_reduce")) for rank in events] == [4] * 4
+
+
+@pytest.mark.parametrize("name", ["local", "deferred", "world"])
+def test_one_rank_alone_needs_nobody(name: str) -> None:
+    rig = Rig(name, storage=True)
+    rig.write([1])
+    rig.load([2])
+
+    rig.step(4)
+    rig.subject.drain_sends()
+
+    assert rig.completed() == ["w1", "l2"]
+    assert rig.cache.lock_totals() == [0, 0]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from reports.failure import headline, report
-from reports.results import Row, document, row, write_json
+from reports.results import Row, document, interpreter, row, write_json
 from reports.table import as_markdown, for_terminal, tally
 from testbed.errors import BadInput
 from testbed.runs import RunResult, difference
@@ -64,7 +64,7 @@ def test_the_report_tells_the_divergence_first_and_the_replay_command_last() -> 
         "expected ok: both are ready",
         "also rank 3 was stuck behind",
     ]
-    assert lines[-1] == "replay it: python -m testbed replay 'runs/x y'"
+    assert lines[-1] == f"replay it: {interpreter()} -m testbed replay 'runs/x y'"
 
 
 def test_a_failure_of_the_testbed_is_called_one() -> None:

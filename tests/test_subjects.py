@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from testbed import subjects
+from testbed import protocols, subjects
 from testbed.errors import BadInput
+from testbed.subjects import bugs
 from testbed.trace.events import Query, Sync, Take
 from tests.rig import MINIMAL, RELEASES, Rig, at_hand, of_kind
 
@@ -168,7 +169,7 @@ def test_only_stage_local_protocols_promise_to_be() -> None:
 def test_every_available_subject_has_one_line() -> None:
     listed = subjects.available()
 
-    assert set(listed) == {*MINIMAL, *RELEASES}
+    assert set(listed) == {*protocols.REGISTRY, *bugs.available(), *RELEASES}
     assert all(text and "\n" not in text for text in listed.values())
 
 

@@ -1,7 +1,7 @@
 """Who waits for whom: the proof of a deadlock, on hand-written histories of two to four ranks."""
 
 from testbed.topology import Topology
-from testbed.trace.events import Block, Enter, Event, Exit, Final, Sync
+from testbed.trace.events import Block, Enter, Event, Exit, Final, Group, Sync
 from testbed.trace.waits import prove
 
 TP2 = Topology(1, 2, 1)
@@ -83,3 +83,26 @@ def test_other_tags_are_other_pipes() -> None:
         1: [message("recv", "pp[tp0]", 0, 0, tag=2)],
     }
     assert prove(events, PP2) is not None
+
+
+def test_a_group_of_the_subjects_own_has_the_members_that_its_rank_takes_it_for() -> None:
+    topology = Topology(1, 3, 1)
+    pair: list[Event] = [Group(0, 0, "group1[0, 1]", [0, 1]), reduce("group1[0, 1]", 0)]
+
+    proof = prove({0: pair, 1: [], 2: [FINAL]}, topology)
+    assert proof is None  # rank 2 has ended, but nobody waits for it
+
+    proof = prove({0: pair, 1: [FINAL], 2: [FINAL]}, topology)
+    assert proof is not None
+    assert [wait.waits_for for wait in proof.cycle] == [(1,)]
+
+
+def test_the_wait_on_a_receive_waits_for_its_sender_and_names_its_tag() -> None:
+    posted: list[Event] = [message("irecv", "pp[tp0]", 0, 0), OUT]
+    waiting: list[Event] = [*posted, message("wait_irecv", "pp[tp0]", 0, 0)]
+
+    proof = prove({0: [FINAL], 1: waiting}, PP2)
+
+    assert proof is not None
+    assert "rank 1 waits in wait_irecv #0 of pp[tp0] tag 7" in proof.told()
+    assert prove({0: [message("isend", "pp[tp0]", 0, 1), OUT], 1: waiting}, PP2) is None

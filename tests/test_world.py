@@ -286,3 +286,13 @@ def test_a_deadlock_is_proven_long_before_the_deadline(two: Fleet) -> None:
         )
     )
     assert record.ended == "deadlock"
+
+
+def test_at_the_deadline_every_stack_shows_where_the_rank_stood(two: Fleet) -> None:
+    record = two.run(scenario(deadline_ms=300, faults=[{"kind": "never-ready", "on": {"pp": 1}}]))
+
+    assert "in synchronize" in record.ranks[1].stack
+    assert "in drain_sends" in record.ranks[0].stack
+    assert not [
+        event for rank in record.ranks for event in rank.events if isinstance(event, Raised)
+    ]

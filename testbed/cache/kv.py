@@ -9,6 +9,7 @@ protect from eviction: a lock released too early is not made good, it shows up a
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -58,11 +59,17 @@ class Transfer:
     moved: bool = False
 
 
+Refusal = Callable[[str, int], bool]
+"""(pool, pages) -> whether the allocation fails, whatever room there is: "host" or "device"."""
+
+
 class KVCache:
     """One rank's share of the hierarchy.
 
     on_split: called with (old id, id of the new prefix node) when a node is split whose write is in
-    flight; the old id stays with the suffix, which is also what stays locked by that id.
+    flight; the old id stays with the suffix, which is also what stays locked by that id. stamp:
+    what a node's age is at an access, the number of the access. refusals: hooks for faults.
+    on_evict: called with "device" or "host" and the node, just before it is evicted there.
     """
 
     def __init__(self, sizes: Sizes, shard: Shard, recorder: Recorder) -> None:
@@ -75,7 +82,9 @@ class KVCache:
         self.on_split: Callable[[int, int], None] | None = None
         self._recorder = recorder
         self._transfers: dict[tuple[str, int], Transfer] = {}
-        self._accesses = 0
+        self.stamp: Callable[[], int] = count(1).__next__
+        self.refusals: list[Refusal] = []
+        self.on_evict: list[Callable[[str, Node], None]] = []
         self._digest = 0
         self._device_locks = 0
         self._host_locks = 0
@@ -174,8 +183,7 @@ class KVCache:
         return prefix
 
     def _touch(self, node: Node) -> None:
-        self._accesses += 1
-        node.last_access = self._accesses
+        node.last_access = self.stamp()
         self._offer(node)
 
     def _compute(self, node: Node) -> None:
@@ -235,6 +243,8 @@ class KVCache:
                 continue
             freed += len(node.blocks)
             keys.append(node.key)
+            for look in self.on_evict:
+                look("device", node)
             self._drop_device(node)
         if keys:
             self._recorder.add(Evict, "device", keys)
@@ -252,16 +262,31 @@ class KVCache:
                 continue
             freed += len(node.blocks)
             keys.append(node.key)
+            for look in self.on_evict:
+                look("host", node)
             self._drop_host(node)
         if keys:
             self._recorder.add(Evict, "host", keys)
         return freed
 
+    def evictable(self, where: str) -> list[Node]:
+        """Nodes that eviction on "device" or "host" could take now, in no order."""
+        may_go = _evictable if where == "device" else _host_evictable
+        return [node for node in self.tree.nodes.values() if may_go(node)]
+
+    def _refused(self, pool: str, pages: int) -> bool:
+        answers = [refusal(pool, pages) for refusal in self.refusals]  # all: each may count
+        return any(answers)
+
     def _room_on_device(self, pages: int) -> bool:
+        if self._refused("device", pages):
+            return False
         short = pages - self.device.free_pages
         return short <= 0 or self.evict(short) >= short
 
     def _room_on_host(self, pages: int) -> bool:
+        if self._refused("host", pages):
+            return False
         short = pages - self.host.free_pages
         return short <= 0 or self.evict_host(short) >= short
 

@@ -15,26 +15,34 @@ _FREED = -1
 class PagePool:
     """``pages`` pages on CPU, int32 of shape (layers_local, pages, heads_local, head_dim).
 
+    withheld: pages that are not to be had, for faults; if more are in use than are left, fewer than
+    none are free.
+
     Hands out the page freed last first, so that a page freed too early is soon overwritten. It does
     not police its callers, as real pools do not: a page freed twice is in the free list twice, and
     the books of the conservation oracle then do not balance.
     """
 
     def __init__(self, pages: int, shard: Shard, head_dim: int) -> None:
-        self.total = pages
+        self.withheld = 0
         self.data = torch.zeros(
             (len(shard.layers), pages, len(shard.heads), head_dim), dtype=torch.int32
         )
         self._free = list(range(pages - 1, -1, -1))
 
     @property
+    def total(self) -> int:
+        """Pages that there are."""
+        return self.data.shape[1] - self.withheld
+
+    @property
     def free_pages(self) -> int:
         """Pages that ``alloc`` can still hand out."""
-        return len(self._free)
+        return len(self._free) - self.withheld
 
     def alloc(self, pages: int) -> torch.Tensor | None:
         """Indices of pages, int64 of shape (pages,); None, and nothing taken, if too few."""
-        if pages > len(self._free):
+        if pages > self.free_pages:
             return None
         kept = len(self._free) - pages
         taken = self._free[kept:]

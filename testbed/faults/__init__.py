@@ -11,20 +11,54 @@ from typing import Any
 import msgspec
 
 from testbed.errors import BadInput
+from testbed.faults.alloc_failure import AllocFailure
 from testbed.faults.base import Fault, Trigger
+from testbed.faults.capacity import Capacity
+from testbed.faults.clock_step import ClockStep
+from testbed.faults.cpu_steal import CpuSteal
 from testbed.faults.empty_queue import EmptyQueue
+from testbed.faults.extra_pool import ExtraPool
+from testbed.faults.extra_sync import ExtraSync
+from testbed.faults.kill import Kill
+from testbed.faults.late import Late
+from testbed.faults.microbatch_lag import MicrobatchLag
 from testbed.faults.never_ready import NeverReady
 from testbed.faults.no_controller import NoController
+from testbed.faults.out_of_order import OutOfOrder
+from testbed.faults.pause import Pause
 from testbed.faults.query_error import QueryError
+from testbed.faults.raised import Raise
+from testbed.faults.skip_sync import SkipSync
 from testbed.faults.slow_events import SlowEvents
-from testbed.scenario import select
+from testbed.faults.tie_break import TieBreak
+from testbed.scenario import Scenario, explained, select
 from testbed.workloads.base import Bench
 
-_FAULTS: tuple[type[Any], ...] = (NoController, EmptyQueue, SlowEvents, NeverReady, QueryError)
+_FAULTS: tuple[type[Any], ...] = (
+    NoController,
+    EmptyQueue,
+    SlowEvents,
+    NeverReady,
+    QueryError,
+    OutOfOrder,
+    AllocFailure,
+    Capacity,
+    ExtraPool,
+    SkipSync,
+    ExtraSync,
+    Late,
+    MicrobatchLag,
+    TieBreak,
+    ClockStep,
+    Pause,
+    Kill,
+    Raise,
+    CpuSteal,
+)
 _KIND_OF: dict[type[Any], str] = {fault: fault.__struct_config__.tag for fault in _FAULTS}
 _BY_KIND = {kind: fault for fault, kind in _KIND_OF.items()}
 
-__all__ = ["Fault", "available", "install", "parse"]
+__all__ = ["Fault", "adapted", "available", "check", "install", "parse"]
 
 
 def available() -> dict[str, str]:
@@ -35,6 +69,27 @@ def available() -> dict[str, str]:
 def parse(listed: Sequence[dict[str, Any]]) -> tuple[Fault, ...]:
     """A scenario's faults, in order. Raises BadInput naming the fault and what is wrong."""
     return tuple(_parse(place, given) for place, given in enumerate(listed))
+
+
+def check(scenario: Scenario) -> None:
+    """Whether its faults can be run there. Raises BadInput naming the fault and what is wrong."""
+    for place, fault in enumerate(parse(scenario.faults)):
+        try:
+            fault.check(scenario)
+        except BadInput as error:
+            raise BadInput(f"faults[{place}]: {error}") from error
+
+
+def adapted(faults: Sequence[Fault], scenario: Scenario) -> Scenario:
+    """The scenario as its ranks are built for it: with what faults add to it on any of them."""
+    for fault in faults:
+        scenario = fault.adapt(scenario)
+    return scenario
+
+
+def structs() -> dict[str, Any]:
+    """Fault kind -> the Struct that reads its keys."""
+    return dict(_BY_KIND)
 
 
 def install(faults: Sequence[Fault], bench: Bench) -> None:
@@ -50,6 +105,7 @@ def _parse(place: int, given: dict[str, Any]) -> Fault:
         raise BadInput(f"faults[{place}].kind is {kind!r}: give one of {', '.join(_BY_KIND)}")
     try:
         fault: Fault = msgspec.convert(given, _BY_KIND[kind])
-    except (msgspec.ValidationError, BadInput) as error:
-        raise BadInput(f"faults[{place}] ({kind}): {error}") from error
+    except msgspec.ValidationError as error:
+        told = explained(error, _BY_KIND[kind])
+        raise BadInput(f"faults[{place}] ({kind}): {told}") from error
     return fault

@@ -4,7 +4,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from testbed.scenario import Where, select
+from testbed.scenario import Scenario, Where, select
 from testbed.topology import Topology
 from testbed.trace.events import Fired
 from testbed.workloads.base import Bench
@@ -20,6 +20,12 @@ class Fault(Protocol):
     @property
     def on(self) -> Where:
         """The ranks it befalls."""
+
+    def check(self, scenario: Scenario) -> None:
+        """Raises BadInput where the scenario gives the fault nothing to take hold of."""
+
+    def adapt(self, scenario: Scenario) -> Scenario:
+        """The scenario, with what the fault adds to it; asked on every rank."""
 
     def install(self, bench: Bench, fired: "Trigger") -> None:
         """Hook into the rank's parts. Call ``fired`` each time the fault really took effect."""
@@ -48,10 +54,18 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def __post_init__(self) -> None:
         # Any topology serves to check the selector's form.
         select(self.on, Topology())
-        if self.from_step < 0 or (self.until_step or self.from_step + 1) <= self.from_step:
+        over = self.until_step is not None and self.until_step <= self.from_step
+        if self.from_step < 0 or over:
             raise ValueError(
                 f"from_step {self.from_step}, until_step {self.until_step}: holds in no step"
             )
+
+    def check(self, scenario: Scenario) -> None:
+        """Raises BadInput where the scenario gives the fault nothing to take hold of."""
+
+    def adapt(self, scenario: Scenario) -> Scenario:
+        """The scenario, with what the fault adds to it."""
+        return scenario
 
     def holds_in(self, step: int) -> bool:
         """Whether the fault is on in that step."""

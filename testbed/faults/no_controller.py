@@ -3,7 +3,7 @@
 import msgspec
 
 from testbed.faults.base import Trigger
-from testbed.scenario import Where, select
+from testbed.scenario import Scenario, Where, select
 from testbed.topology import Topology
 from testbed.workloads.base import Bench
 
@@ -17,6 +17,13 @@ class NoController(
 
     def __post_init__(self) -> None:
         select(self.on, Topology())
+
+    def check(self, scenario: Scenario) -> None:
+        """Nothing to check: every rank has a controller."""
+
+    def adapt(self, scenario: Scenario) -> Scenario:
+        """Nothing to add."""
+        return scenario
 
     def install(self, bench: Bench, fired: Trigger) -> None:
         """Take the controller away."""

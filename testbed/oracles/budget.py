@@ -11,26 +11,36 @@ from testbed.verdict import Finding, Outcome
 
 NAME = "budget"
 CLAIM = "budget:"
+WORLD = "world"
+"""Name of the group of all ranks."""
 
 
 class Promise(NamedTuple):
-    """Per step with more than one stage. agreements: each one all_reduce on every group of the
-    leader stage, one send and one receive per pipeline hop. storage: with storage on, reductions
-    of the storage counts on the groups of every stage. No event is asked on a follower."""
+    """Per step. agreements: each one all_reduce on every group of the leader stage, one send and
+    one receive per pipeline hop. storage: with storage on, reductions of the storage counts on the
+    groups of every stage. local: reductions of each stage by itself, on its tensor-parallel groups.
+    world: collectives over all ranks. followers_ask: events are asked on followers too.
+    """
 
-    agreements: int
-    storage: int
+    agreements: int = 0
+    storage: int = 0
+    local: int = 0
+    world: int = 0
+    followers_ask: bool = False
 
 
 PROTOCOLS = {
     "separate": Promise(agreements=2, storage=1),
     "batched": Promise(agreements=1, storage=1),
-    "fused": Promise(agreements=1, storage=0),
+    "fused": Promise(agreements=1),
+    "local": Promise(local=2, storage=1, followers_ask=True),
+    "deferred": Promise(agreements=1, storage=1),
+    "world": Promise(world=1, storage=1, followers_ask=True),
 }
-"""By SGLang release: separate 0.5.13 to 0.5.18, batched 0.5.19 (with storage as its description
-says), fused from 0.5.20 on."""
-ONE_STAGE = Promise(agreements=1, storage=0)
-"""With one stage one vector carries everything, whatever the protocol."""
+"""By SGLang release: local up to 0.5.12, separate 0.5.13 to 0.5.18, batched 0.5.19 (with storage as
+its description says), fused from 0.5.20 on."""
+ONE_VECTOR = ("separate", "batched", "fused")
+"""Protocols that with one stage have one vector carry everything."""
 
 
 class Excess(NamedTuple):
@@ -46,8 +56,8 @@ def promise(protocol: str, topology: Topology, storage: bool) -> Promise:
     if protocol not in PROTOCOLS:
         known = ", ".join(PROTOCOLS)
         raise BadInput(f"budget of {protocol!r} is unknown: state one of {known}")
-    if topology.pp == 1:
-        return ONE_STAGE
+    if topology.pp == 1 and protocol in ONE_VECTOR:
+        return Promise(agreements=1)
     stated = PROTOCOLS[protocol]
     return stated if storage else stated._replace(storage=0)
 
@@ -55,8 +65,8 @@ def promise(protocol: str, topology: Topology, storage: bool) -> Promise:
 def check(view: View) -> Iterable[Finding]:
     """Each rank keeps to the budget that the subject promises and to those the scenario claims.
 
-    An upper bound: a rank that does less shows up elsewhere. The first step over budget is told,
-    with all ranks over it.
+    An upper bound: a rank that does less shows up elsewhere. The model's traffic does not count.
+    The first step over budget is told, with all ranks over it.
     """
     protocols = dict.fromkeys(view.claimed(CLAIM))
     if view.record.promises.get(NAME):
@@ -86,25 +96,35 @@ def _first_over(view: View, protocol: str, stated: Promise) -> Iterator[Finding]
 
 def _excesses(view: View, rank: int, share: RankStep, stated: Promise) -> Iterator[Excess]:
     stage = view.topology.coords(rank).pp
-    in_stage = {group.name for group in view.in_stage_groups(rank)}
-    reductions = stated.storage + (stated.agreements if stage == 0 else 0)
+    own = [op for op in share.ops if not op.is_model]
+    allowed = _reductions(view, rank, stated)
     by_group: dict[str, list[Op]] = {}
-    for op in share.ops:
+    for op in own:
         if op.is_collective:
             by_group.setdefault(op.enter.group, []).append(op)
     for group, ops in by_group.items():
-        yield from _over(rank, group, ops, reductions if group in in_stage else 0)
+        yield from _over(rank, group, ops, allowed.get(group, 0))
     hops_out = stated.agreements if stage + 1 < view.topology.pp else 0
     hops_in = stated.agreements if stage > 0 else 0
-    sends = [op for op in share.ops if op.is_send]
-    recvs = [op for op in share.ops if op.is_recv]
     pipeline = view.topology.pp_group(rank).name
-    yield from _over(rank, pipeline, sends, hops_out)
-    yield from _over(rank, pipeline, recvs, hops_in)
-    if stage > 0 and share.queries:
+    yield from _over(rank, pipeline, [op for op in own if op.is_send], hops_out)
+    yield from _over(rank, pipeline, [op for op in own if op.is_recv], hops_in)
+    if stage > 0 and share.queries and not stated.followers_ask:
         asked = ",".join(dict.fromkeys(query.key for query in share.queries))
         what = f"{len(share.queries)} queries ({asked}), promised 0 on a follower"
         yield Excess(rank, "events", what)
+
+
+def _reductions(view: View, rank: int, stated: Promise) -> dict[str, int]:
+    """Collectives that the rank may enter in a step, by group."""
+    topology = view.topology
+    leads = topology.coords(rank).pp == 0
+    in_stage = stated.storage + (stated.agreements if leads else 0)
+    allowed = dict.fromkeys((group.name for group in view.in_stage_groups(rank)), in_stage)
+    tensor_parallel = topology.tp_group(rank).name
+    if tensor_parallel in allowed:
+        allowed[tensor_parallel] += stated.local
+    return allowed | {WORLD: stated.world}
 
 
 def _over(rank: int, channel: str, ops: list[Op], allowed: int) -> Iterator[Excess]:

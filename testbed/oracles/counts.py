@@ -19,14 +19,15 @@ _ITEM_BYTES = {
 
 
 def counts(view: View) -> dict[str, Any]:
-    """Totals over all ranks, and sync operations (collectives, sends, receives) a step.
+    """Totals over all ranks, and sync operations (collectives, sends, receives) a step. The model's
+    traffic is left out.
 
     sync_per_step: on the busiest rank. sync_per_step_leader / _follower: mean over those ranks.
     bytes: what collectives were given and messages carried, as sent. stall_steps: steps by which
     ``synchronize()`` came too early, summed; max_stall: the largest one.
     """
     ranks = list(view.ranks.values())
-    ops = [op for rank in ranks for op in rank.ops]
+    ops = [op for rank in ranks for op in rank.ops if not op.is_model]
     stalls = [
         sync.stall
         for rank in ranks
@@ -53,7 +54,7 @@ def counts(view: View) -> dict[str, Any]:
 
 def _rate(rank: RankView) -> float:
     steps = sum(share.begin is not None for share in rank.steps.values())
-    entered = sum(op.enter.op != "wait" for op in rank.ops)
+    entered = sum(not (op.is_wait or op.is_model) for op in rank.ops)
     return entered / steps if steps else 0.0
 
 

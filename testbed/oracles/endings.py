@@ -2,14 +2,16 @@
 followed from it.
 """
 
+import re
 import signal
 from typing import NamedTuple
 
 from testbed.oracles import standing
+from testbed.oracles.causal import channel, depths
 from testbed.oracles.sides import named, singled_out
 from testbed.oracles.view import Op, RankView, View
-from testbed.trace.events import Raised
-from testbed.trace.waits import prove
+from testbed.trace.events import Block, Raised, Sync
+from testbed.trace.waits import Wait, prove
 from testbed.verdict import Divergence, Outcome
 
 # What a broken connection says: the peer left, and this is its echo.
@@ -20,6 +22,12 @@ _ECHOES = (
     "broken pipe",
     "timed out",
 )
+_SOURCE_LINE = re.compile(r"^\[\S+:\d+\] ")
+
+
+class _Place(NamedTuple):
+    channel: str
+    ordinal: int
 
 
 class Ending(NamedTuple):
@@ -52,7 +60,7 @@ def _crash(view: View) -> Ending:
     # What came out of a torch.distributed call may be the echo of another rank's end, above all
     # when it speaks of a connection.
     own = [rank for rank in broken if _by_itself(rank)]
-    loud = [rank for rank in broken if not _is_echo(rank)]
+    loud = [rank for rank in broken if not is_echo(rank)]
     candidates = own or loud or broken
     first = min(candidates, key=lambda rank: (rank.step, rank.rank))
     roots = tuple(
@@ -67,7 +75,7 @@ def _crash(view: View) -> Ending:
         if rank not in roots and not view.ranks[rank].done
     )
     summary = f"{named(roots)} {did[first.rank]}"
-    divergence = singled_out(first.step, _channel(first), did, roots)
+    divergence = _at(view, first, did, roots)
     return Ending(Outcome.CRASH, first.step, roots, summary, divergence, notes)
 
 
@@ -80,7 +88,8 @@ def _inside(rank: RankView) -> str:
     return rank.raised.inside if rank.record.exit == "raised" and rank.raised else ""
 
 
-def _is_echo(rank: RankView) -> bool:
+def is_echo(rank: RankView) -> bool:
+    """Whether what it raised speaks of a lost connection."""
     message = rank.raised.message.lower() if rank.raised is not None else ""
     return any(echo in message for echo in _ECHOES)
 
@@ -96,7 +105,9 @@ def _cause(rank: RankView) -> str:
 
 def _exception(raised: Raised) -> str:
     message = raised.message.strip().splitlines()
-    return f"{raised.type}: {message[0]}" if message else raised.type
+    # gloo puts its own source line before, and advice behind what it has to say.
+    told = _SOURCE_LINE.sub("", message[0]).split(". This is typically")[0] if message else ""
+    return f"{raised.type}: {told}" if told else raised.type
 
 
 def _fate(view: View, rank: RankView) -> str:
@@ -123,13 +134,52 @@ def _deadlock(view: View) -> Ending:
     if proof is None:
         # The controller proved it on the ranks as they were; a record cut later may say less.
         return _hang(view)._replace(outcome=Outcome.DEADLOCK)
-    did = _standings(view)
-    step = min(wait.step for wait in proof.cycle)
+    depth = depths(view)
+
+    def order(wait: Wait) -> tuple[int, int, int]:
+        op = view.ranks[wait.rank].standing
+        deep = depth.get((channel(op), op.enter.ordinal), 0) if isinstance(op, Op) else 0
+        return wait.step, deep, wait.rank
+
+    first = min(proof.cycle, key=order)
     notes = tuple(f"{wait}: behind the cycle" for wait in proof.behind)
-    # Where the chain ends at ranks that have left, these are the odd ones, not those they left.
-    odd = proof.ended or proof.ranks
-    divergence = singled_out(step, _channel(view.ranks[proof.ranks[0]]), did, odd)
-    return Ending(Outcome.DEADLOCK, step, proof.ranks, proof.told(), divergence, notes)
+    divergence = _meeting(view, first, proof.ended)
+    return Ending(Outcome.DEADLOCK, first.step, proof.ranks, proof.told(), divergence, notes)
+
+
+def _meeting(view: View, wait: Wait, ended: tuple[int, ...]) -> Divergence:
+    """The operation that some ranks came to and others never did. The fewer are the odd ones; where
+    they are as many, those that have ended, else those without the lowest rank.
+    """
+    op = view.ranks[wait.rank].standing
+    did = _standings(view)
+    if not isinstance(op, Op):
+        return singled_out(wait.step, "rank", did, (wait.rank,))
+    absent = set(wait.waits_for)
+    taking_part = {wait.rank, *absent}
+    if op.enter.tag < 0:
+        rank = view.ranks[wait.rank]
+        taking_part |= set(rank.groups.get(op.enter.group) or view.members(op.enter.group))
+    there = taking_part - absent
+    for one in absent:
+        did[one] = f"never came to it: {did[one]}{_instead(op, view.ranks[one])}"
+    if len(there) != len(absent):
+        odd = min(there, absent, key=len)
+    elif absent & set(ended):
+        odd = absent
+    else:
+        odd = max(there, absent, key=min)
+    return singled_out(wait.step, str(channel(op)), did, sorted(odd), op.enter.ordinal)
+
+
+def _instead(op: Op, other: RankView) -> str:
+    """Where the other end of a message is at another tag of the same pipe: which one."""
+    at = other.standing
+    if op.enter.tag < 0 or not isinstance(at, Op) or at.enter.tag < 0:
+        return ""
+    mine, theirs = op.pipe, at.pipe
+    same = (mine.group, mine.src, mine.dst) == (theirs.group, theirs.src, theirs.dst)
+    return f", under tag {theirs.tag}" if same and mine.tag != theirs.tag else ""
 
 
 def _hang(view: View) -> Ending:
@@ -148,7 +198,7 @@ def _hang(view: View) -> Ending:
     stands = "; ".join(f"rank {rank} {did[rank]}" for rank in ranks)
     summary = f"{stands}; behind: {named(behind)}" if behind else stands
     notes = tuple(f"rank {rank} {did[rank]}" for rank in behind)
-    divergence = singled_out(first.step, _channel(first), did, ranks)
+    divergence = _at(view, first, did, ranks)
     return Ending(Outcome.HANG, first.step, ranks, summary, divergence, notes)
 
 
@@ -156,5 +206,27 @@ def _standings(view: View) -> dict[int, str]:
     return {rank.rank: standing.told(view, rank) for rank in view.ranks.values()}
 
 
-def _channel(rank: RankView) -> str:
-    return rank.standing.enter.group if isinstance(rank.standing, Op) else "rank"
+def _at(view: View, root: RankView, did: dict[int, str], odd: tuple[int, ...]) -> Divergence:
+    place = _place(view, root)
+    return singled_out(root.step, place.channel, did, odd, place.ordinal)
+
+
+def _place(view: View, root: RankView) -> _Place:
+    """Channel and ordinal of what the root did not get past: its own operation, or the first one of
+    the same step in which another rank waits for it; else the event or queue it stands in, or just
+    the rank.
+    """
+    ops = [root.standing, *(rank.standing for rank in _awaiting(view, root))]
+    for op in ops:
+        if isinstance(op, Op) and op.step == root.step:
+            return _Place(str(channel(op)), op.enter.ordinal)
+    if isinstance(root.standing, Sync):
+        return _Place(f"event of {root.standing.key}", -1)
+    if isinstance(root.standing, Block):
+        return _Place(f"{root.standing.queue} queue", -1)
+    return _Place("rank", -1)
+
+
+def _awaiting(view: View, root: RankView) -> list[RankView]:
+    others = (rank for rank in view.ranks.values() if rank is not root and not rank.done)
+    return [rank for rank in others if root.rank in standing.waits_for(view, rank)]

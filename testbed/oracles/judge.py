@@ -6,6 +6,7 @@ step than the one in which the run got stuck or broke is a consequence and overr
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from testbed.errors import BadInput
 from testbed.oracles import (
@@ -18,15 +19,19 @@ from testbed.oracles import (
     progress,
     safety,
     stage_local,
+    standing,
 )
 from testbed.oracles.counts import counts
 from testbed.oracles.endings import ending
-from testbed.oracles.sides import named
+from testbed.oracles.injected import injected
+from testbed.oracles.sides import named, singled_out
 from testbed.oracles.view import RankView, View
 from testbed.record import RunRecord
-from testbed.verdict import Finding, Outcome, Verdict
+from testbed.verdict import Divergence, Finding, Outcome, Verdict
 
 Oracle = Callable[[View], Iterable[Finding]]
+
+_WHOLE = "left a whole record"
 
 _MODULES = (
     pairing,
@@ -75,13 +80,16 @@ def judge(record: RunRecord, registry: Mapping[str, Oracle] = REGISTRY) -> Verdi
         return Verdict(
             Outcome.ERROR,
             troubles[0],
+            first_divergence=_no_evidence(view),
             findings=tuple(findings),
             notes=tuple(troubles[1:]),
             ops=numbers,
         )
     order = {name: place for place, name in enumerate(registry)}
     findings.sort(key=lambda finding: (finding.step, order[finding.oracle]))
-    return _weigh(view, tuple(findings), numbers)
+    verdict = _weigh(view, tuple(findings), numbers)
+    told = (f"injected: {one.told()}" for one in injected(view, verdict.first_divergence))
+    return replace(verdict, notes=(*told, *verdict.notes))
 
 
 def _checked(name: str, findings: Iterable[Finding]) -> list[Finding]:
@@ -118,6 +126,25 @@ def _weigh(view: View, findings: tuple[Finding, ...], numbers: dict[str, object]
     if findings:
         return _from_finding(findings[0], findings, notes, numbers)
     return Verdict(Outcome.OK, "every oracle holds", notes=notes, ops=numbers)
+
+
+def _no_evidence(view: View) -> Divergence:
+    """Of a run that is no evidence: what each rank left behind, the ranks without a whole record
+    singled out.
+    """
+    did = {rank.rank: _left(view, rank) for rank in view.ranks.values()}
+    missing = [rank for rank in range(view.topology.size) if rank not in view.ranks]
+    did |= dict.fromkeys(missing, "left no record")
+    broken = [rank for rank, told in did.items() if told != _WHOLE]
+    return singled_out(-1, "record", did, broken)
+
+
+def _left(view: View, rank: RankView) -> str:
+    if rank.record.overflow:
+        return "left a record that lacks events"
+    if rank.done:
+        return "; ".join(_gaps(view, rank)) or _WHOLE
+    return standing.told(view, rank)
 
 
 def _from_finding(

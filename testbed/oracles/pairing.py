@@ -1,29 +1,47 @@
 """pairing: the n-th operation of a channel is the same operation on everyone who takes part."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import zip_longest
+from typing import NamedTuple
 
-from testbed.oracles.sides import difference, diverged, told_apart
-from testbed.oracles.view import Op, Pipe, View
+from testbed.oracles.causal import Channel, depths
+from testbed.oracles.sides import broke, difference, diverged, singled_out, told_apart
+from testbed.oracles.standing import site
+from testbed.oracles.view import SENDS, Op, Pipe, RankView, View
+from testbed.trace.events import Enter, Touched
 from testbed.verdict import Finding
 
 NAME = "pairing"
+NEW_GROUP = "new_group"
+
+_Way = tuple[str, str, int, int, int]
+
+
+class _Found(NamedTuple):
+    finding: Finding
+    at: tuple[Channel, int]
 
 
 def check(view: View) -> Iterable[Finding]:
-    """Collectives of a group agree in kind, root, reduce op, length, dtype, caller and step; a
-    message is received with the length, dtype, meaning (the chain of callers) and values it was
-    sent with.
+    """Collectives of a group agree in kind, root, reduce op, shape, dtype, caller and step, and
+    new groups in their members; a message is received with the length, dtype, meaning (the chain of
+    callers) and values it was sent with, and in the step it was sent in, but for the model's
+    traffic, which may lag; the buffer of an operation that was not waited for yet is left alone.
 
     Only what both sides entered is compared: a receive without a send, or a collective entered by
     some, is for the hang and deadlock reports. The first mismatch of a channel is told: it shifts
-    the rest.
+    the rest. Of several the one that came before the others is told first. A message's shape is
+    not compared: to receive a matrix into a flat buffer is common.
     """
-    yield from _collectives(view)
-    yield from _messages(view)
+    found = [*_collectives(view), *_messages(view), *_buffers(view)]
+    if len(found) > 1:
+        depth = depths(view)
+        found.sort(key=lambda one: (one.finding.step, depth.get(one.at, 0)))
+    return [one.finding for one in found]
 
 
-def _collectives(view: View) -> Iterator[Finding]:
+def _collectives(view: View) -> Iterator[_Found]:
     groups: dict[str, list[list[Op]]] = {}
     for rank in view.ranks.values():
         for op in rank.ops:
@@ -35,7 +53,8 @@ def _collectives(view: View) -> Iterator[Finding]:
         for ordinal, ops in enumerate(series):
             if any(_signature(op) != _signature(ops[0]) for op in ops[1:]):
                 step = min(op.step for op in ops)
-                yield difference(NAME, diverged(step, group, ordinal, _told(ops)))
+                finding = difference(NAME, diverged(step, group, ordinal, _told(ops)))
+                yield _Found(finding, (group, ordinal))
                 break
 
 
@@ -47,6 +66,8 @@ def _signature(op: Op) -> tuple[object, ...]:
         enter.reduce_op,
         enter.dtype,
         enter.numel,
+        tuple(enter.shape),
+        tuple(enter.values) if enter.op == NEW_GROUP else (),
         enter.caller,
         enter.step,
     )
@@ -56,21 +77,33 @@ def _told(ops: list[Op]) -> dict[int, str]:
     callers = told_apart([op.enter.caller for op in ops])
     by_step = len({op.step for op in ops}) > 1
     by_root = len({op.enter.peer for op in ops}) > 1
+    by_shape = len({op.enter.numel for op in ops}) == 1
     told = {}
     for op, caller in zip(ops, callers, strict=True):
         enter = op.enter
         kind = f"{enter.op} {enter.reduce_op}".strip()
-        root = f" of root {enter.peer}" * by_root
+        root = f" of root {enter.peer}" if by_root and enter.peer >= 0 else ""
         when = f" in step {enter.step}" * by_step
-        told[op.rank] = f"{kind} of {_shape(op)}{root} by {caller}{when}"
+        what = _whole_shape(op) if by_shape else _shape(op)
+        told[op.rank] = f"{kind} of {what}{root} by {caller}{when}"
     return told
 
 
 def _shape(op: Op) -> str:
-    return f"{op.enter.dtype}[{op.enter.numel}]" if op.enter.dtype else "no tensor"
+    return f"{op.enter.dtype}[{op.enter.numel}]" if op.enter.dtype else _whole_shape(op)
 
 
-def _messages(view: View) -> Iterator[Finding]:
+def _whole_shape(op: Op) -> str:
+    enter = op.enter
+    if enter.op == NEW_GROUP:
+        return f"ranks {','.join(map(str, enter.values))}"
+    if not enter.dtype:
+        return "no tensor"
+    sizes = enter.shape if len(enter.shape) > 1 else (enter.numel,)
+    return f"{enter.dtype}[{','.join(map(str, sizes))}]"
+
+
+def _messages(view: View) -> Iterator[_Found]:
     sent: dict[Pipe, dict[int, Op]] = {}
     received: dict[Pipe, dict[int, Op]] = {}
     for rank in view.ranks.values():
@@ -82,25 +115,68 @@ def _messages(view: View) -> Iterator[Finding]:
     for pipe, recvs in received.items():
         sends = sent.get(pipe, {})
         for ordinal in sorted(recvs.keys() & sends.keys()):
-            did = _mismatch(sends[ordinal], recvs[ordinal])
+            did = _mismatch(view, sends[ordinal], recvs[ordinal])
             if did is not None:
                 step = min(sends[ordinal].step, recvs[ordinal].step)
-                yield difference(NAME, diverged(step, str(pipe), ordinal, did))
+                if _touch(view, sends[ordinal]):  # then it is known which side is wrong
+                    told = singled_out(step, str(pipe), did, (pipe.src,), ordinal)
+                else:
+                    told = diverged(step, str(pipe), ordinal, did)
+                yield _Found(difference(NAME, told), (pipe, ordinal))
                 break
 
 
-def _mismatch(send: Op, recv: Op) -> dict[int, str] | None:
+def _mismatch(view: View, send: Op, recv: Op) -> dict[int, str] | None:
     out, into = send.enter, recv.enter
     if (out.dtype, out.numel) != (into.dtype, into.numel):
         sides = (f"sent {_shape(send)}", f"received it as {_shape(recv)}")
     elif out.caller != into.caller:
         callers = told_apart([out.caller, into.caller])
         sides = (f"sent by {callers[0]}", f"received by {callers[1]}")
+    elif out.step != into.step and not send.is_model:
+        sides = (f"sent in step {out.step}", f"received in step {into.step}")
     elif _values_differ(send, recv):
-        sides = (f"sent {out.values}", f"received {recv.returned}")
+        sides = (f"sent {out.values}{_then(view, send)}", f"received {recv.returned}")
     else:
         return None
     return {send.rank: sides[0], recv.rank: sides[1]}
+
+
+def _then(view: View, send: Op) -> str:
+    touched = _touch(view, send)
+    return f", then {_told_touch(touched)}" if touched else ""
+
+
+def _touch(view: View, op: Op) -> Touched | None:
+    return _touches(view.ranks[op.rank]).get(_way(op.enter))
+
+
+def _buffers(view: View) -> Iterator[_Found]:
+    for rank in view.ranks.values():
+        ops = {_way(op.enter): op for op in rank.ops if not op.is_wait}
+        for way, touched in _touches(rank).items():
+            op = ops[way]
+            at = op.enter.group if op.is_collective else op.pipe
+            finding = broke(NAME, touched.step, str(at), rank.rank, _told_touch(touched))
+            assert finding.divergence is not None
+            exact = replace(finding.divergence, ordinal=touched.ordinal)
+            yield _Found(replace(finding, divergence=exact), (at, touched.ordinal))
+
+
+def _touches(rank: RankView) -> Mapping[_Way, Touched]:
+    return {_way(touched): touched for touched in rank.touched}
+
+
+def _way(of: Enter | Touched) -> _Way:
+    return (of.op, of.group, of.ordinal, of.peer, of.tag)
+
+
+def _told_touch(touched: Touched) -> str:
+    if touched.how == "read":
+        return f"read the buffer of its {touched.op} before wait(){site(touched)}"
+    # Writes into what is being sent show only when the wait comes.
+    seen = " as its wait() showed" if touched.op in SENDS else ""
+    return f"wrote into the buffer of its {touched.op} before wait(){seen}{site(touched)}"
 
 
 def _values_differ(send: Op, recv: Op) -> bool:

@@ -1,10 +1,12 @@
 """progress: what is ready on every rank is completed within the stated number of steps.
 
 Its findings are ``degraded``, not violations: nothing is lost and the ranks agree, work just waits.
+But once every fault of the scenario is over, there is nothing left to wait for: work that is ready
+on every rank and still starves is a ``violation``, of a protocol that is safe and does not recover.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from testbed.oracles.sides import named, singled_out
@@ -49,6 +51,9 @@ def check(view: View) -> Iterable[Finding]:
     """No ACK waits ready for more than ``progress_within`` steps, and no storage item on every
     rank of a stage lies longer than that.
 
+    What starves although the last fault ended more than ``progress_within`` steps before the run is
+    a violation, told for the step from which on it could have been completed.
+
     A transfer that some rank will have ready only later (its event is scripted for a later step,
     or in milliseconds) keeps nobody waiting: the run is just too short to tell. Judged on
     finished runs only; otherwise the reason why the run ended is what matters.
@@ -71,9 +76,42 @@ def _acks_left(view: View, queue: str) -> Iterator[Finding]:
     ]
     starved = [one for one in overdue if not one.blocking]
     held_back = [one for one in overdue if one.blocking]
-    for several in (starved, held_back):
+    healed = _healed(view)
+    lost = [one for one in starved if healed is not None and _due(view, one, healed)]
+    if lost and healed is not None:
+        yield _unrecovered(_finding(queue, lost), healed)
+    for several in ([one for one in starved if one not in lost], held_back):
         if several:
             yield _finding(queue, several)
+
+
+def _healed(view: View) -> int | None:
+    """First step in which no fault holds any more; None if one does to the end, or without any."""
+    ends: list[int] = []
+    for fault in view.scenario.faults:
+        if fault.get("until_step") is None:
+            return None
+        ends.append(fault["until_step"])
+    return max(ends, default=None)
+
+
+def _due(view: View, starved: Overdue, healed: int) -> bool:
+    from_on = max(starved.since, healed)
+    return starved.completed is None and (
+        view.scenario.steps - from_on > view.scenario.progress_within
+    )
+
+
+def _unrecovered(finding: Finding, healed: int) -> Finding:
+    assert finding.divergence is not None
+    step = max(finding.step, healed)
+    return replace(
+        finding,
+        outcome=Outcome.VIOLATION,
+        step=step,
+        summary=f"{finding.summary}, though the last fault ended with step {healed - 1}",
+        divergence=replace(finding.divergence, step=step),
+    )
 
 
 def _lives(rank: RankView, queue: str) -> dict[Place, Life]:

@@ -27,12 +27,12 @@ def diverged(step: int, channel: str, ordinal: int, did: Mapping[int, str]) -> D
 
 
 def singled_out(
-    step: int, channel: str, did: Mapping[int, str], minority: Sequence[int]
+    step: int, channel: str, did: Mapping[int, str], minority: Sequence[int], ordinal: int = -1
 ) -> Divergence:
     """A divergence whose odd ranks are known from elsewhere than from being fewer."""
     others = tuple(rank for rank in sorted(did) if rank not in minority)
     told = {str(rank): did[rank] for rank in sorted(did)}
-    return Divergence(step, channel, -1, told, others, tuple(sorted(minority)))
+    return Divergence(step, channel, ordinal, told, others, tuple(sorted(minority)))
 
 
 def told_sides(divergence: Divergence) -> str:

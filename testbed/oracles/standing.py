@@ -2,7 +2,7 @@
 
 from testbed.oracles.sides import named
 from testbed.oracles.view import Op, RankView, View
-from testbed.trace.events import Block, Sync
+from testbed.trace.events import Block, Enter, Sync, Touched
 
 
 def waits_for(view: View, rank: RankView) -> tuple[int, ...]:
@@ -19,21 +19,19 @@ def waits_for(view: View, rank: RankView) -> tuple[int, ...]:
         return () if enter.peer < 0 or _met(view, op) else (enter.peer,)
     return tuple(
         member
-        for member in view.members(enter.group)
+        for member in rank.groups.get(enter.group) or view.members(enter.group)
         if member != rank.rank and not _entered(view, member, enter.group, enter.ordinal)
     )
 
 
 def _met(view: View, op: Op) -> bool:
-    """Whether the other end has entered its part of it. A ``wait`` is taken as a send's."""
-    mine = op.enter
-    other_end = view.ranks.get(mine.peer)
+    """Whether the other end has entered its part of it."""
+    sends = op.is_send or op.enter.op == "wait"
+    other_end = view.ranks.get(op.enter.peer)
     return other_end is not None and any(
-        (other.is_send if op.is_recv else other.is_recv)
-        and other.enter.group == mine.group
-        and other.enter.peer == op.rank
-        and other.enter.tag == mine.tag
-        and other.enter.ordinal == mine.ordinal
+        (other.is_recv if sends else other.is_send)
+        and other.pipe == op.pipe
+        and other.enter.ordinal == op.enter.ordinal
         for other in reversed(other_end.ops)
     )
 
@@ -47,6 +45,13 @@ def _entered(view: View, member: int, group: str, ordinal: int) -> bool:
     )
 
 
+def site(of: Enter | Touched) -> str:
+    """`` (pass_down at agreement.py:86)``: the function that called, and where."""
+    caller = of.caller.rpartition(">")[2]
+    where = f"{caller} at {of.site}" if caller and of.site else caller
+    return f" ({where})" if where else ""
+
+
 def told(view: View, rank: RankView) -> str:
     """Where the rank stands: ``waits in recv #3 of pp[tp0] (agree) for rank 0, step 3``."""
     if rank.done:
@@ -57,7 +62,7 @@ def told(view: View, rank: RankView) -> str:
         return f"raised {rank.raised.type} in step {rank.step}"
     at = rank.standing
     if isinstance(at, Op):
-        what = f"waits in {at.enter.op} #{at.enter.ordinal} of {at.enter.group} ({at.enter.caller})"
+        what = f"waits in {at.enter.op} #{at.enter.ordinal} of {at.enter.group}{site(at.enter)}"
         others = waits_for(view, rank)
         for_whom = f" for {named(others)}" if others else ""
         return f"{what}{for_whom}, step {at.step}"

@@ -7,6 +7,7 @@ from testbed.record import RankRecord, RunRecord
 from testbed.scenario import Scenario
 from testbed.topology import GroupSpec, Topology
 from testbed.trace.events import (
+    MODEL,
     Begin,
     Block,
     Complete,
@@ -16,6 +17,7 @@ from testbed.trace.events import (
     Exit,
     Final,
     Fired,
+    Group,
     Query,
     Raised,
     Request,
@@ -23,12 +25,13 @@ from testbed.trace.events import (
     Sync,
     Synced,
     Take,
+    Touched,
 )
 
 QUEUES = ("write", "load")
 SENDS = frozenset({"send", "isend"})
 RECVS = frozenset({"recv", "irecv"})
-_POINT_TO_POINT = SENDS | RECVS | {"wait"}
+_MESSAGES = SENDS | RECVS
 
 
 class Pipe(NamedTuple):
@@ -68,13 +71,24 @@ class Op(NamedTuple):
     @property
     def is_collective(self) -> bool:
         """Whether every member of its group has to enter it. A ``wait`` is no operation itself."""
-        return self.enter.op not in _POINT_TO_POINT
+        return self.enter.op not in _MESSAGES and not self.is_wait
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether it waits for an operation that was entered before."""
+        return self.enter.op.startswith("wait")
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is the model's own traffic, for which the subject does not answer."""
+        return self.enter.caller == MODEL
 
     @property
     def pipe(self) -> Pipe:
-        """The way of a send or a receive."""
+        """The way of a send or a receive, or of the one it waits for."""
         enter = self.enter
-        ends = (self.rank, enter.peer) if self.is_send else (enter.peer, self.rank)
+        sends = self.is_send or enter.op == "wait"
+        ends = (self.rank, enter.peer) if sends else (enter.peer, self.rank)
         return Pipe(enter.group, *ends, enter.tag)
 
 
@@ -140,6 +154,8 @@ class RankView:
         self.final: Final | None = None
         self.raised: Raised | None = None
         self.fired: list[Fired] = []
+        self.touched: list[Touched] = []
+        self.groups: dict[str, tuple[int, ...]] = {}
         self.standing: Op | Sync | Block | None = None
         self.step = record.events[-1].step if record.events else -1
         self._read()
@@ -218,6 +234,10 @@ class RankView:
             share.blocks.append(event)
         elif isinstance(event, Fired):
             self.fired.append(event)
+        elif isinstance(event, Touched):
+            self.touched.append(event)
+        elif isinstance(event, Group):
+            self.groups[event.name] = tuple(event.ranks)
         elif isinstance(event, Raised):
             self.raised = event
         elif isinstance(event, Final):
@@ -266,8 +286,14 @@ class View:
         return tuple(group for group in groups if len(group.ranks) > 1)
 
     def members(self, group: str) -> tuple[int, ...]:
-        """Global ranks of a group; for one the topology does not know, those that used it."""
+        """Global ranks of a group; for one the topology does not know, those that its first user
+        takes for its members, or failing that all that used it.
+        """
         known = self._members.get(group)
+        if known is None:
+            known = next(
+                (rank.groups[group] for rank in self.ranks.values() if group in rank.groups), None
+            )
         if known is None:
             users = (
                 rank.rank

@@ -8,25 +8,36 @@ protocol. What may not: pending maps, locks, trees. A protocol acts through the 
 from testbed.errors import BadInput
 from testbed.protocols.agreement import Agreement, Party, Protocol, count_ready
 from testbed.protocols.batched import Batched
+from testbed.protocols.deferred import Deferred
 from testbed.protocols.fused import Fused
 from testbed.protocols.groups import Groups
+from testbed.protocols.local import Local
 from testbed.protocols.separate import Separate
+from testbed.protocols.world import World
 
-REGISTRY: dict[str, type[Separate] | type[Batched] | type[Fused]] = {
+Made = type[Separate | Batched | Fused | Local | Deferred | World]
+
+REGISTRY: dict[str, Made] = {
     "separate": Separate,
     "batched": Batched,
     "fused": Fused,
+    "local": Local,
+    "deferred": Deferred,
+    "world": World,
 }
 
 __all__ = [
     "REGISTRY",
     "Agreement",
     "Batched",
+    "Deferred",
     "Fused",
     "Groups",
+    "Local",
     "Party",
     "Protocol",
     "Separate",
+    "World",
     "count_ready",
     "make",
 ]

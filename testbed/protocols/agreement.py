@@ -11,7 +11,7 @@ The model, as SGLang has it from 0.5.13 on (``UnifiedRadixCache._all_reduce`` an
   been posted, so this bounds a stage to one round ahead of the next one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from typing import Protocol as TypingProtocol
 
@@ -40,6 +40,9 @@ class Party(TypingProtocol):
     storage: bool
     sidecars: tuple[str, ...]
 
+    def pending(self) -> Mapping[Any, Sequence[Any]]:
+        """What is remembered under ``write``, ``load``, ``backup`` and ``prefetch``."""
+
     def writing_check(self, count: int) -> None:
         """Complete ``count`` writes from the head of the queue. IndexError if it holds fewer."""
 
@@ -66,7 +69,12 @@ class Protocol(TypingProtocol):
 
 
 class Agreement:
-    """One rank's end of the agreement. Counts are int32 tensors of shape [n] on the CPU."""
+    """One rank's end of the agreement. Counts are int32 tensors of shape [n] on the CPU.
+
+    tag: of its messages, see TAG.
+    """
+
+    tag = TAG
 
     def __init__(self, groups: Groups) -> None:
         self.groups = groups
@@ -97,10 +105,16 @@ class Agreement:
             return
         stage = self.groups.at.pp
         if stage > 0:
-            dist.recv(counts, group_src=stage - 1, group=pipeline, tag=TAG)
+            dist.recv(counts, group_src=stage - 1, group=pipeline, tag=self.tag)
         if stage + 1 < self.groups.topology.pp:
-            send = dist.isend(counts.clone(), group_dst=stage + 1, group=pipeline, tag=TAG)
+            message = self.message(counts)
+            send = dist.isend(message, group_dst=stage + 1, group=pipeline, tag=self.tag)
             self.sends.append(cast(dist.Work, send))
+
+    def message(self, counts: torch.Tensor) -> torch.Tensor:
+        """What is sent on for ``counts``: a copy, since a send reads its buffer when it is
+        received."""
+        return counts.clone()
 
 
 def count_ready(acks: Sequence[Any]) -> int:

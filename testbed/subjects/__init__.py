@@ -1,4 +1,5 @@
-"""What is put under test, by name: the minimal cache with a protocol, SGLang releases.
+"""What is put under test, by name: the minimal cache with a protocol, planted bugs, SGLang
+releases, classes of your own.
 
 A subject knows one rank's cache, controller and groups. Scenarios, faults, workloads and the rank's
 loop know it by the face in ``base.Subject``. What may not live here: anything that looks at another
@@ -10,7 +11,7 @@ from testbed.cache import KVCache, TransferController
 from testbed.errors import BadInput
 from testbed.protocols import Groups
 from testbed.scenario import Scenario
-from testbed.subjects import sglang
+from testbed.subjects import bugs, own, sglang
 from testbed.subjects.base import Map, Subject
 from testbed.subjects.minimal import MinimalSubject
 
@@ -27,6 +28,7 @@ __all__ = [
     "make",
     "preload",
     "prepare",
+    "source",
     "versions",
 ]
 
@@ -36,6 +38,7 @@ def available() -> dict[str, str]:
     named = {
         name: f"minimal cache; {protocol.summary}" for name, protocol in protocols.REGISTRY.items()
     }
+    named |= bugs.available()
     for version in RELEASES:
         named[f"{sglang.PREFIX}{version}"] = "UnifiedRadixCache of that release, lifted"
     return named
@@ -48,10 +51,14 @@ def check(name: str) -> None:
     version = _release(name)
     if version is not None:
         sglang.fetch(version)
+    elif name.startswith(bugs.PREFIX):
+        bugs.find(name)
+    elif own.is_own(name):
+        own.find(name)
     elif name not in protocols.REGISTRY:
         raise BadInput(
             f"subject {name!r} is unknown: give one of {', '.join(protocols.REGISTRY)}, "
-            "or sglang==<version>"
+            "bug:<name>, sglang==<version>, or <package.module>:<Class>"
         )
 
 
@@ -64,12 +71,15 @@ def prepare(name: str) -> None:
 
 
 def preload(name: str) -> None:
-    """What a host does once before it forks ranks of this subject: lift the release, so that no
-    rank has to. Single-threaded, touches no torch operation. Raises as ``check`` does.
+    """What a host does once before it forks ranks of this subject: lift the release, or import the
+    module, so that no rank has to. Single-threaded, touches no torch operation. Raises as ``check``
+    does.
     """
     version = _release(name)
     if version is not None:
         sglang.lifted(version)
+    elif not name.startswith(bugs.PREFIX) and own.is_own(name):
+        own.find(name)
 
 
 def versions(name: str) -> dict[str, str]:
@@ -80,6 +90,11 @@ def versions(name: str) -> dict[str, str]:
 
 def _release(name: str) -> str | None:
     return name.removeprefix(sglang.PREFIX) if name.startswith(sglang.PREFIX) else None
+
+
+def source(name: str) -> str:
+    """The file of a subject of your own, "" for all others: what raises there is the subject's."""
+    return "" if name.startswith(bugs.PREFIX) else own.source_of(name)
 
 
 def make(
@@ -98,7 +113,13 @@ def make(
     else:
         check(name)
         sidecars = tuple(sidecar.name for sidecar in scenario.sidecars)
-        protocol = protocols.make(name, groups)
-        subject = MinimalSubject(cache, controller, protocol, scenario.storage, sidecars)
+        storage = scenario.storage
+        if name.startswith(bugs.PREFIX):
+            subject = bugs.make(name, cache, controller, groups, storage, sidecars)
+        elif own.is_own(name):
+            subject = own.find(name)(cache, controller, groups, scenario)
+        else:
+            protocol = protocols.make(name, groups)
+            subject = MinimalSubject(cache, controller, protocol, storage, sidecars)
     cache.on_split = subject.on_split
     return subject

@@ -7,7 +7,11 @@ Queues are named ``write``, ``load``, and for storage ``prefetch``, ``backup``, 
 ``sidecar:<pool>``. Transfers and storage operations carry a *key* that is the same on every rank.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+MODEL = "model"
+"""Caller of the model's own traffic: no operation of the subject's, but on the same channels."""
 
 
 class Begin(NamedTuple):
@@ -54,7 +58,10 @@ class Enter(NamedTuple):
     "MIN" ... or "". dtype: "int32" ... numel: elements. values: the first elements of a small
     integer tensor as sent, else []. caller: the subject's functions that led here, outermost first,
     joined by ">". A Work's wait is ``wait`` for a send and ``wait_<op>`` otherwise; its ordinal and
-    peer are those of the awaited operation.
+    peer are those of the awaited operation. peer of a collective with a root: the root. A
+    ``new_group`` is an operation of the group that makes it, its values the members asked for.
+    shape: of a tensor of two dimensions or more, else empty (as in older records). site:
+    ``file.py:line`` of the innermost of those functions.
     """
 
     step: int
@@ -69,6 +76,8 @@ class Enter(NamedTuple):
     numel: int
     values: list[int]
     caller: str
+    shape: Sequence[int] = ()
+    site: str = ""
 
 
 class Exit(NamedTuple):
@@ -217,6 +226,36 @@ class About(NamedTuple):
     versions: dict[str, str]
 
 
+class Group(NamedTuple):
+    """The rank uses a process group that the topology does not know. ranks: its members as this
+    rank sees them, global.
+    """
+
+    step: int
+    t_us: int
+    name: str
+    ranks: list[int]
+
+
+class Touched(NamedTuple):
+    """The buffer of an operation was used before that operation was waited for.
+
+    how: ``read`` or ``written``. op, group, ordinal, peer, tag: the operation. caller, site: who
+    did it, as in Enter; for a write into a buffer being sent, where its wait came to show it.
+    """
+
+    step: int
+    t_us: int
+    how: str
+    op: str
+    group: str
+    ordinal: int
+    peer: int
+    tag: int
+    caller: str
+    site: str
+
+
 Event = (
     Begin
     | End
@@ -235,6 +274,8 @@ Event = (
     | Raised
     | Final
     | About
+    | Group
+    | Touched
 )
 
 EVENT_TYPES: tuple[type[Event], ...] = (
@@ -255,6 +296,8 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     Raised,
     Final,
     About,
+    Group,
+    Touched,
 )
 CODES: dict[type[Event], int] = {kind: code for code, kind in enumerate(EVENT_TYPES)}
 

@@ -13,7 +13,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from testbed.topology import Topology
-from testbed.trace.events import Block, Enter, Event, Exit, Final, Raised, Sync, Synced, Take
+from testbed.trace.events import (
+    Block,
+    Enter,
+    Event,
+    Exit,
+    Final,
+    Group,
+    Raised,
+    Sync,
+    Synced,
+    Take,
+)
 
 _SENDS = ("send", "isend", "wait")
 Channel = tuple[str, int, int, int]
@@ -21,12 +32,15 @@ Channel = tuple[str, int, int, int]
 
 @dataclass(frozen=True)
 class Wait:
-    """One rank's blocked call and the ranks it waits for (none: nobody who can be named)."""
+    """One rank's blocked call and the ranks it waits for (none: nobody who can be named). event:
+    the one it is blocked in.
+    """
 
     rank: int
     step: int
     what: str
     waits_for: tuple[int, ...]
+    event: Event
 
     def __str__(self) -> str:
         awaited = ", ".join(f"rank {rank}" for rank in self.waits_for) or "nobody who can be named"
@@ -91,18 +105,22 @@ def prove(events: Mapping[int, Sequence[Event]], topology: Topology) -> Deadlock
 
 @dataclass(frozen=True)
 class _Progress:
-    """How far one rank has come: operations entered per channel, and what it is blocked in."""
+    """How far one rank has come: operations entered per channel, and what it is blocked in.
+    groups: members of the groups that are its own, not the topology's.
+    """
 
     rank: int
     entered: Counter[Channel]
     ended: bool
     blocked: Event | None
+    groups: Mapping[str, tuple[int, ...]]
 
     @classmethod
     def of(cls, rank: int, events: Iterable[Event]) -> "_Progress":
         entered: Counter[Channel] = Counter()
         blocked: Event | None = None
         ended = False
+        groups: dict[str, tuple[int, ...]] = {}
         for event in events:
             if isinstance(event, Enter):
                 if not event.op.startswith("wait"):
@@ -114,7 +132,9 @@ class _Progress:
                 blocked = None
             elif isinstance(event, Final | Raised):
                 ended = True
-        return cls(rank, entered, ended, blocked)
+            elif isinstance(event, Group):
+                groups[event.name] = tuple(event.ranks)
+        return cls(rank, entered, ended, blocked, groups)
 
     def wait(self, others: Mapping[int, "_Progress"], topology: Topology) -> Wait | None:
         """What this rank waits for; None if it runs, or if what it waits for is on its way."""
@@ -122,19 +142,19 @@ class _Progress:
         if event is None:
             return None
         if isinstance(event, Sync):
-            return Wait(self.rank, event.step, f"the finish event of {event.key}", ())
+            return Wait(self.rank, event.step, f"the finish event of {event.key}", (), event)
         if isinstance(event, Block):
-            return Wait(self.rank, event.step, f"its own {event.queue} queue", ())
+            return Wait(self.rank, event.step, f"its own {event.queue} queue", (), event)
         assert isinstance(event, Enter)
         if event.peer >= 0 and event.tag >= 0:
             # The other end enters the same pipe; being there already means: on its way.
             missing = [event.peer] if self._absent(others, event, event.peer) else []
         else:
-            members = _members(event.group, self.rank, topology)
+            members = self.groups.get(event.group) or members_of(event.group, self.rank, topology)
             missing = [rank for rank in members if self._absent(others, event, rank)]
         if not missing:
             return None
-        return Wait(self.rank, event.step, _told(event), tuple(missing))
+        return Wait(self.rank, event.step, _told(event), tuple(missing), event)
 
     def _absent(self, others: Mapping[int, "_Progress"], event: Enter, rank: int) -> bool:
         return others[rank].entered[_channel(self.rank, event)] <= event.ordinal
@@ -143,11 +163,13 @@ class _Progress:
 def _channel(rank: int, event: Enter) -> Channel:
     if event.tag < 0:
         return (event.group, -1, -1, -1)
+    # Whose operation it is tells the direction; a send's wait is the sender's.
     source, destination = (rank, event.peer) if event.op in _SENDS else (event.peer, rank)
     return (event.group, source, destination, event.tag)
 
 
-def _members(group: str, rank: int, topology: Topology) -> tuple[int, ...]:
+def members_of(group: str, rank: int, topology: Topology) -> tuple[int, ...]:
+    """Global ranks of a group of the topology that ``rank`` is in; any other name: all ranks."""
     for spec in (topology.tp_group(rank), topology.cp_group(rank), topology.pp_group(rank)):
         if spec.name == group:
             return spec.ranks
@@ -156,7 +178,11 @@ def _members(group: str, rank: int, topology: Topology) -> tuple[int, ...]:
 
 def _told(event: Enter) -> str:
     place = f"{event.op} #{event.ordinal} of {event.group}"
-    return f"{place} ({event.caller.rpartition('>')[2] or 'no caller'}, step {event.step})"
+    if event.tag > 0:
+        place += f" tag {event.tag}"
+    caller = event.caller.rpartition(">")[2] or "no caller"
+    site = f" at {event.site}" if event.site else ""
+    return f"{place} ({caller}{site}, step {event.step})"
 
 
 def _cycle(waits: Mapping[int, Wait], dead: set[int], ended: set[int]) -> list[Wait]:

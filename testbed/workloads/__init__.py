@@ -5,20 +5,31 @@ Whatever a workload decides on a rank follows from the scenario and the rank's t
 time.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from testbed.errors import BadInput
-from testbed.scenario import Scenario
+from testbed.scenario import Scenario, explained
 from testbed.workloads import prefill, scripted, trace
 from testbed.workloads.base import Spec
 
-KINDS: dict[str, str] = {
-    "scripted": "writes, loads and storage items listed one by one",
-    "prefill": "requests of given lengths that share prefixes",
-    "trace": "requests from a Mooncake JSONL file",
+# kind -> the Struct of its keys, what makes a plan of it, and what it is.
+_KINDS: dict[str, tuple[Any, Callable[[Any, Scenario], Spec], str]] = {
+    "scripted": (
+        scripted.ScriptedSpec,
+        scripted.plan,
+        "writes, loads and storage items listed one by one",
+    ),
+    "prefill": (
+        prefill.PrefillSpec,
+        prefill.plan,
+        "requests of given lengths that share prefixes",
+    ),
+    "trace": (trace.TraceSpec, trace.plan, "requests from a Mooncake JSONL file"),
 }
+KINDS: dict[str, str] = {kind: summary for kind, (_, _, summary) in _KINDS.items()}
 
 
 def parse(scenario: Scenario) -> Spec:
@@ -27,17 +38,19 @@ def parse(scenario: Scenario) -> Spec:
     """
     given = scenario.workload
     kind = given.get("kind")
-    if kind == "scripted":
-        return scripted.plan(_convert(given, scripted.ScriptedSpec), scenario)
-    if kind == "prefill":
-        return prefill.plan(_convert(given, prefill.PrefillSpec), scenario)
-    if kind == "trace":
-        return trace.plan(_convert(given, trace.TraceSpec), scenario)
-    raise BadInput(f"workload.kind is {kind!r}: give one of {', '.join(KINDS)}")
+    if kind not in _KINDS:
+        raise BadInput(f"workload.kind is {kind!r}: give one of {', '.join(_KINDS)}")
+    struct, plan, _ = _KINDS[kind]
+    return plan(_convert(given, struct), scenario)
+
+
+def structs() -> dict[str, Any]:
+    """Workload kind -> the Struct that reads its keys."""
+    return {kind: struct for kind, (struct, _, _) in _KINDS.items()}
 
 
 def _convert(given: dict[str, Any], spec: Any) -> Any:
     try:
         return msgspec.convert(given, spec)
     except msgspec.ValidationError as error:
-        raise BadInput(f"workload: {error}") from error
+        raise BadInput(f"workload: {explained(error, spec)}") from error

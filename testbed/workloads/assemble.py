@@ -2,6 +2,7 @@
 workload.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from testbed import faults, subjects, workloads
@@ -13,30 +14,48 @@ from testbed.subjects.base import Subject
 from testbed.trace.events import Begin, End, Final
 from testbed.trace.recorder import Recorder
 from testbed.workloads.base import Bench, Stage, Workload
+from testbed.workloads.traffic import Traffic
 
 
 class RankContext:
     """One rank's parts, and the loop over them. The order in a step is that of DESIGN section 2:
-    what the devices did since the last step, new transfers, then the subject's check."""
+    what the devices did since the last step, the model's traffic, new transfers, then the subject's
+    check."""
 
-    def __init__(self, bench: Bench, subject: Subject, workload: Workload) -> None:
+    def __init__(
+        self, bench: Bench, subject: Subject, workload: Workload, traffic: Traffic | None = None
+    ) -> None:
         self.bench = bench
         self.subject = subject
         self.workload = workload
+        self.traffic = traffic
 
     def run_step(self) -> None:
         """One scheduler step. Lets through whatever the subject raises."""
         self.begin_step()
+        if self.traffic is not None:
+            self.traffic.model()
         self.workload.step()
         self.record_begin()
-        self.subject.check_hicache_events()
+        self.check()
         self.record_end()
+        _call(self.bench.hooks.after)
 
     def begin_step(self) -> None:
         """The clock ticks; transfers whose events became ready arrive."""
         self.bench.clock.tick()
+        _call(self.bench.hooks.step)
         if self.bench.controller is not None:
             self.bench.controller.progress()
+
+    def check(self) -> None:
+        """This step's round of the subject's check; none or several if a fault has it so."""
+        rounds = 1
+        for change in self.bench.hooks.rounds:
+            rounds = change(rounds)
+        for _ in range(rounds):
+            _call(self.bench.hooks.round)
+            self.subject.check_hicache_events()
 
     def record_begin(self) -> None:
         """What the queues hold before the subject looks at them."""
@@ -67,6 +86,9 @@ class RankContext:
 
     def finish(self) -> None:
         """Drain the sends and close the books."""
+        _call(self.bench.hooks.close)
+        if self.traffic is not None:
+            self.traffic.drain()
         self.subject.drain_sends()
         books = self.bench.cache.pages()
         if self.bench.controller is not None:
@@ -81,6 +103,7 @@ class RankContext:
             self._pending_keys(),
             self.subject.outstanding_sends(),
         )
+        _call(self.bench.hooks.exit)
 
     def _storage_sizes(self) -> dict[str, int]:
         controller = self.subject.controller
@@ -119,6 +142,11 @@ class RankContext:
         return [cache.lock_weight(device), cache.lock_weight(host)]
 
 
+def _call(hooks: list[Callable[[], None]]) -> None:
+    for hook in hooks:
+        hook()
+
+
 def _acks(controller: TransferController | None) -> tuple[list[Any], list[Any]]:
     if controller is None:
         return [], []
@@ -131,6 +159,7 @@ def assemble(
     """Build one rank of a scenario. Raises BadInput where the scenario cannot be run."""
     plan = workloads.parse(scenario)
     planned_faults = faults.parse(scenario.faults)
+    scenario = faults.adapted(planned_faults, scenario)
     topology = scenario.topology
     cache = KVCache(scenario.sizes, shard_of(scenario.sizes, topology, rank), recorder)
     sidecars = [pool.name for pool in scenario.sidecars if rank in select(pool.on, topology)]
@@ -138,4 +167,5 @@ def assemble(
     bench = Bench(scenario, rank, clock, recorder, cache, controller)
     faults.install(planned_faults, bench)
     subject = subjects.make(scenario.subject, cache, bench.controller, groups, scenario)
-    return RankContext(bench, subject, plan.begin(Stage(bench, subject)))
+    traffic = Traffic(groups, bench) if scenario.traffic else None
+    return RankContext(bench, subject, plan.begin(Stage(bench, subject)), traffic)

@@ -1,6 +1,7 @@
 """What a workload is, and the place it acts in."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from testbed.cache import KVCache, TransferController
@@ -8,6 +9,28 @@ from testbed.events import Clock
 from testbed.scenario import Scenario
 from testbed.subjects.base import Subject
 from testbed.trace.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Where faults take hold of a rank's loop; several at one place act in the order of the list.
+
+    step: at the start of each step. rounds: given how many rounds of the subject's check this step
+    has (one), how many it really has. round: before each round. after: when the step is over. lags:
+    whether the stage is a microbatch behind in this step; asked only where it can be. inside: in
+    the middle of every ``torch.distributed`` call, with its name: it was entered and has not begun.
+    close: after the last step, before the books are closed. exit: after that, the last thing a
+    rank does.
+    """
+
+    step: list[Callable[[], None]] = field(default_factory=list)
+    rounds: list[Callable[[int], int]] = field(default_factory=list)
+    round: list[Callable[[], None]] = field(default_factory=list)
+    after: list[Callable[[], None]] = field(default_factory=list)
+    lags: list[Callable[[], bool]] = field(default_factory=list)
+    inside: list[Callable[[str], None]] = field(default_factory=list)
+    close: list[Callable[[], None]] = field(default_factory=list)
+    exit: list[Callable[[], None]] = field(default_factory=list)
 
 
 @dataclass
@@ -23,6 +46,7 @@ class Bench:
     recorder: Recorder
     cache: KVCache
     controller: TransferController | None
+    hooks: Hooks = field(default_factory=Hooks)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from testbed.world.wire import (
     Bye,
     Done,
     Ended,
+    Freeze,
     Go,
     Hello,
     Probe,
@@ -62,6 +63,7 @@ _LOG_BYTES_PER_STEP = 16 * 1024
 _LOG_BYTES_MIN, _LOG_BYTES_MAX = 1 << 20, 1 << 28
 
 EndedHow = Literal["finished", "broken", "deadline", "deadlock"]
+_Standing = dict[int, int]  # rank -> bytes its log has: two equal ones mean no progress
 
 
 @dataclass
@@ -85,6 +87,22 @@ class _Case:
     def all_gone(self) -> bool:
         """No rank of the case runs any more."""
         return len(self.ended) + len(self.absent) == self.size
+
+    @property
+    def all_answered(self) -> bool:
+        """Every rank was probed, or is gone."""
+        return len(self.probed.keys() | self.ended.keys() | self.absent) == self.size
+
+    @property
+    def standing(self) -> _Standing:
+        """Of ranks that are blocked or have left their loop; empty while none is blocked."""
+        if not any(probed.blocked for probed in self.probed.values()):
+            return {}
+        return {
+            rank: probed.committed
+            for rank, probed in self.probed.items()
+            if probed.blocked or rank in self.done
+        }
 
     @property
     def broken(self) -> bool:
@@ -260,39 +278,30 @@ class Fleet:
         return self._stop(case, "broken" if case.broken else how)
 
     def _step_through(self, case: _Case) -> EndedHow:
-        """Until every rank has left its loop, a rank broke, the deadline is up, or a deadlock is
-        proven.
+        """Until every rank has left its loop, a rank broke, a deadlock is proven, or no rank has
+        made any progress for as long as the scenario's deadline.
         """
-        deadline = time.monotonic() + case.scenario.deadline_ms / 1e3
-        before: dict[int, int] | None = None
-        refuted: dict[int, int] | None = (
-            None  # a standstill already looked at: an event, a local queue
-        )
-        while (left := deadline - time.monotonic()) > 0:
+        patience_s = case.scenario.patience_ms / 1e3
+        progress, moved_at = -1, time.monotonic()
+        before: _Standing = {}
+        refuted: _Standing = {}  # a standstill already looked at: an event, a local queue
+        while (left := moved_at + patience_s - time.monotonic()) > 0:
             if self._until(case, lambda: len(case.done) == case.size, min(left, _PROBE_S)):
                 return "finished"
+            if not case.broken:
+                self._probe(case, whole=False)
             if case.broken:
                 return "broken"
-            now = self._standing(case)
-            if now is not None and now == before and now != refuted:
+            written = sum(probed.committed for probed in case.probed.values())
+            if written != progress:
+                progress, moved_at = written, time.monotonic()
+            now = case.standing
+            if now and now == before and now != refuted:
                 if self._deadlocked(case):
                     return "deadlock"
                 refuted = now
             before = now
         return "deadline"
-
-    def _standing(self, case: _Case) -> dict[int, int] | None:
-        """Bytes committed by every rank that is blocked or has left its loop; None while none is
-        blocked.
-        """
-        self._probe(case, whole=False)
-        if not any(probed.blocked for probed in case.probed.values()):
-            return None
-        return {
-            rank: probed.committed
-            for rank, probed in case.probed.items()
-            if probed.blocked or rank in case.done
-        }
 
     def _deadlocked(self, case: _Case) -> bool:
         """Prove it from the logs as they are, then make sure that none of its ranks has moved
@@ -316,9 +325,12 @@ class Fleet:
         )
 
     def _probe(self, case: _Case, *, whole: bool) -> None:
+        """Fill ``case.probed`` with an answer for every rank that has not ended."""
         case.probed.clear()
         self._tell(case, Probe(case.number, whole))
-        self._until(case, lambda: len(case.probed) == case.size, _STOP_LIMIT_S)
+        deadline = time.monotonic() + _STOP_LIMIT_S
+        while not case.all_answered and self._hear(case, deadline - time.monotonic()):
+            pass
 
     def _stop(self, case: _Case, how: EndedHow) -> EndedHow:
         """Let a broken case's other ranks notice it, then end whatever still runs."""
@@ -326,7 +338,11 @@ class Fleet:
             while not case.all_gone:
                 if not self._hear(case, _GRACE_S):
                     break
-        self._tell(case, Stop(case.number, stacks=True))
+        # Frozen first, all of them: a stack must show where a rank stood, not how it then saw its
+        # peers go. The answers to the probe say that every host has done it.
+        self._tell(case, Freeze(case.number))
+        self._probe(case, whole=False)
+        self._tell(case, Stop(case.number))
         deadline = time.monotonic() + _STOP_LIMIT_S
         while not case.all_gone:
             if not self._hear(case, deadline - time.monotonic()):

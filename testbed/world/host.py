@@ -5,6 +5,7 @@ ranks it is told to, holds their logs, watches them through pidfds, and sends ho
 When the controller's connection closes it kills its ranks and exits.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -26,6 +27,7 @@ from testbed.world.wire import (
     Bye,
     Done,
     Ended,
+    Freeze,
     Go,
     Hello,
     Probe,
@@ -100,8 +102,10 @@ class Host:
             self._tell(RELEASE)
         elif isinstance(message, Probe) and message.case == self._case:
             self._probe(message.whole)
+        elif isinstance(message, Freeze) and message.case == self._case:
+            self._signal(signal.SIGSTOP)
         elif isinstance(message, Stop) and message.case == self._case:
-            self._stop(message.stacks)
+            self._stop()
         return True
 
     def _start(self, order: RunCase) -> None:
@@ -162,19 +166,25 @@ class Host:
             blocked = blocked_in is not None
             self._wire.send(Probed(self._case, child.rank, committed, blocked, block))
 
-    def _stop(self, stacks: bool) -> None:
-        for child in list(self._children.values()):
+    def _signal(self, signum: signal.Signals) -> None:
+        for child in self._children.values():
+            # A pidfd, so that no other process can be hit; one that has ended waits to be reaped.
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child.pidfd, signum)
+
+    def _stop(self) -> None:
+        for child in self._children.values():
             child.stopped = True
-            if stacks:
-                signal.pidfd_send_signal(child.pidfd, signal.SIGUSR1)
+        self._signal(signal.SIGUSR1)
+        self._signal(signal.SIGCONT)
         for child in list(self._children.values()):
             # The rank's handler dumps its stack and then dies of the signal; a rank that cannot
-            # (stopped, or not yet that far) is killed without.
-            if stacks:
-                with selectors.DefaultSelector() as waiting:
-                    waiting.register(child.pidfd, selectors.EVENT_READ)
-                    waiting.select(_STACK_LIMIT_S)
-            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            # (not yet that far) is killed without.
+            with selectors.DefaultSelector() as waiting:
+                waiting.register(child.pidfd, selectors.EVENT_READ)
+                waiting.select(_STACK_LIMIT_S)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
             self._reap(child)
 
     def _reap(self, child: Child) -> None:

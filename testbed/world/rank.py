@@ -37,8 +37,8 @@ _SUBJECT_ROOMS = ("/testbed/protocols/", "/testbed/subjects/", "/testbed/faults/
 def run_rank(seat: RankSeat) -> NoReturn:
     """Run the seat's scenario as its rank and never return: the process ends here."""
     # chain=True: after the dump the signal's default action ends the process, and so tells the
-    # host that the stack is complete.
-    faulthandler.register(signal.SIGUSR1, file=seat.stack_fd, all_threads=False, chain=True)
+    # host that the stack is complete. All threads, since one of gloo's may take the signal.
+    faulthandler.register(signal.SIGUSR1, file=seat.stack_fd, all_threads=True, chain=True)
     clock = Clock()
     recorder = LogRecorder(seat.log, clock)
     shim: Shim | None = None
@@ -51,7 +51,7 @@ def run_rank(seat: RankSeat) -> NoReturn:
         shim = Shim(recorder, seat.rank, names)
         context = assemble(scenario, seat.rank, clock, recorder, groups)
         recorder.add(About, context.subject.promises, _versions(scenario.subject))
-        shim.install()
+        shim.install(context.bench.hooks.inside)
         seat.link.sendall(READY)
         if seat.link.recv(1) != GO:
             os._exit(0)
@@ -62,7 +62,9 @@ def run_rank(seat: RankSeat) -> NoReturn:
         told = "".join(traceback.format_exception(error))
         inside = shim.failed_op(error) if shim is not None else ""
         recorder.add(Raised, type(error).__name__, str(error), told, inside)
-        os._exit(EXIT_RAISED if _by_subject(error) else EXIT_TROUBLE)
+        # Out of a torch.distributed call: the model's traffic meets the subject's mistakes too.
+        by_subject = bool(inside) or _by_subject(error, seat.scenario.subject)
+        os._exit(EXIT_RAISED if by_subject else EXIT_TROUBLE)
     # An exit now would cut connections that slower ranks still read from.
     seat.link.sendall(DONE)
     seat.link.recv(1)
@@ -79,10 +81,10 @@ def _versions(subject: str) -> dict[str, str]:
 
 
 def build_groups(
-    topology: Topology, rank: int, store: FolderStore
+    topology: Topology, rank: int, store: FolderStore, timeout: timedelta = _GLOO_TIMEOUT
 ) -> tuple[Groups, Mapping[Any, GroupSpec]]:
     """The default group and this rank's tp, cp and pp groups over gloo, and the names to report
-    them by.
+    them by. timeout: gloo's own.
     """
     world_size = topology.size
     dist.init_process_group(
@@ -90,7 +92,7 @@ def build_groups(
         store=store,
         rank=rank,
         world_size=world_size,
-        timeout=_GLOO_TIMEOUT,
+        timeout=timeout,
     )
     names: dict[Any, GroupSpec] = {None: GroupSpec("world", tuple(range(world_size)))}
     names[dist.group.WORLD] = names[None]
@@ -99,7 +101,7 @@ def build_groups(
         if len(spec.ranks) == 1:
             return None
         made: dist.ProcessGroup = dist.new_group(
-            list(spec.ranks), timeout=_GLOO_TIMEOUT, backend="gloo", use_local_synchronization=True
+            list(spec.ranks), timeout=timeout, backend="gloo", use_local_synchronization=True
         )
         names[made] = spec
         return made
@@ -115,14 +117,16 @@ def build_groups(
     return groups, names
 
 
-def _by_subject(error: BaseException) -> bool:
+def _by_subject(error: BaseException, subject: str) -> bool:
     # An exception that never passed through the subject's code is the testbed's own, and so is a
     # release that cannot be lifted.
     if isinstance(error, EnvironmentFault):
         return False
     frames = traceback.extract_tb(error.__traceback__)
+    own = subjects.source(subject)
     return any(
-        frame.filename.startswith("sglang")
+        (own and frame.filename == own)
+        or frame.filename.startswith("sglang")
         or any(room in frame.filename for room in _SUBJECT_ROOMS)
         for frame in frames
     )

@@ -79,13 +79,16 @@ class Release(Message, frozen=True, tag=True):
     case: int
 
 
-class Stop(Message, frozen=True, tag=True):
-    """controller -> host: end the ranks of this case now. stacks: have them dump their Python
-    stacks first.
-    """
+class Freeze(Message, frozen=True, tag=True):
+    """controller -> host: stop the ranks where they are, so that none sees another one end."""
 
     case: int
-    stacks: bool
+
+
+class Stop(Message, frozen=True, tag=True):
+    """controller -> host: have the ranks of this case dump their Python stacks, and end them."""
+
+    case: int
 
 
 class Ended(Message, frozen=True, tag=True):
@@ -144,6 +147,7 @@ _ANY = (
     | Go
     | Done
     | Release
+    | Freeze
     | Stop
     | Ended
     | Probe

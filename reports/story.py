@@ -1,0 +1,288 @@
+"""The story of one recorded run, for somebody who sees it for the first time and is tired.
+
+Verdict, where it began, what the odd rank did just before, which injected fault may be behind it,
+what it led to, and the command that replays it, in that order: about ten lines.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from reports.results import row
+from testbed.oracles.causal import channel
+from testbed.oracles.injected import injected
+from testbed.oracles.sides import named
+from testbed.oracles.view import Op, RankStep, RankView, View
+from testbed.runs import RunResult
+from testbed.trace.events import Complete, Enter, Event, Exit, Query
+from testbed.verdict import Divergence, Outcome
+
+_INDENT = 14
+_WIDTH = 100
+_LINE_LIMIT = 180
+_FRAMES = 2
+_NOTES = 3
+_STACKS = 4
+_FEW = 3
+
+_COLLATERAL, _BEHIND = ": collateral", ": behind the cycle"
+# Where every blocked rank stands in the end; what called it is what people look for.
+_PLUMBING = (
+    "/torch/",
+    "/testbed/trace/",
+    "/testbed/world/",
+    "/testbed/workloads/",
+    "/threading.py",
+    "<frozen ",
+)
+
+
+def story(result: RunResult, *, full: bool = False) -> str:
+    """The whole story, several lines, no trailing newline. full: whole tracebacks and stacks, and
+    every consequence.
+    """
+    view = View(result.record)
+    first = result.verdict.first_divergence
+    lines = [*_headline(result), ""]
+    if first is None:
+        lines += _field("", f"Nothing diverged: {result.verdict.summary}.")
+    else:
+        lines += [*_beginning(first), *_before(view, first), *_cause(view, first)]
+    lines += [*_consequences(result, full), *_traces(view, result, full), ""]
+    lines.append(f"replay it: {row(result)['replay']}")
+    return "\n".join(lines)
+
+
+# The verdict
+
+
+def _headline(result: RunResult) -> Iterator[str]:
+    verdict, scenario = result.verdict, result.scenario
+    words = [str(verdict.outcome)]
+    if verdict.oracle:
+        words.append(f"by {verdict.oracle}")
+    if verdict.step is not None:
+        words.append(f"at step {verdict.step}")
+    why_not = f"not as expected: {result.why_not}"
+    yield f"{' '.join(words)}, {'as expected' if result.as_expected else why_not}"
+    yield f"  {scenario.case_id}, {scenario.steps} steps, {result.record.wall_ms:.0f} ms"
+    yield from textwrap.wrap(scenario.comment, _WIDTH - 2, initial_indent="  ")[:1]
+
+
+# Where it began
+
+
+def _beginning(first: Divergence) -> Iterator[str]:
+    yield from _field("it began at", first.where())
+    for side in first.sides():
+        yield from _field("", _short(side))
+    few, many = first.minority, first.majority
+    if few and many:
+        even = f", or {named(many)}: neither side is the larger one"
+        yield from _field("look at", named(few) + (even if len(many) == len(few) else ""))
+
+
+def _before(view: View, first: Divergence) -> Iterator[str]:
+    """The step of the divergence, as the first of the odd ranks saw it, up to where it stands."""
+    ranks = [view.ranks[rank] for rank in first.minority if rank in view.ranks]
+    for rank in ranks[:1]:
+        told = list(_told_step(rank, first))
+        if told:
+            yield from _field("before that", f"rank {rank.rank} {'; '.join(told)}")
+
+
+def _told_step(rank: RankView, first: Divergence) -> Iterator[str]:
+    share = rank.at(first.step)
+    if share.begin is not None:
+        yield f"began step {first.step} with {', '.join(_held(share)) or 'empty queues'}"
+    events = list(_until(rank, share, first))
+    found = [
+        f"{event.key} {'ready' if event.ready else 'not ready'}"
+        for event in events
+        if isinstance(event, Query)
+    ]
+    if found:
+        yield f"found {_few(found)}"
+    exits = sum(isinstance(event, Exit) for event in events)
+    passed = [op for op in share.ops if op.returned is not None][:exits]
+    ops = [_told_op(op) for op in passed if not op.is_wait]
+    if ops:
+        yield _few(ops)
+    done = [event.key for event in events if isinstance(event, Complete)]
+    if done:
+        yield f"completed {_few(done)}"
+
+
+def _until(rank: RankView, share: RankStep, first: Divergence) -> Iterator[Event]:
+    """The rank's events of that step, before the operation in which it diverged."""
+    ops = iter(share.ops)
+    for event in rank.record.events:
+        if event.step != first.step:
+            continue
+        if isinstance(event, Enter):
+            op = next(ops)
+            if not op.is_wait and (str(channel(op)), op.enter.ordinal) == (
+                first.channel,
+                first.ordinal,
+            ):
+                return
+        yield event
+
+
+def _held(share: RankStep) -> Iterator[str]:
+    assert share.begin is not None
+    for queue, acks in (("writes", share.begin.write), ("loads", share.begin.load)):
+        if acks:
+            told = [f"{key}{'' if ready else ' (not ready)'}" for key, ready in acks]
+            yield f"{queue} {_few(told)}"
+    for queue, size in share.begin.storage.items():
+        if size:
+            yield f"{size} in {queue}"
+
+
+def _told_op(op: Op) -> str:
+    enter = op.enter
+    name = f"{enter.op} #{enter.ordinal} of {enter.group}"
+    if op.is_send:
+        return f"sent {enter.values or 'a message'} to rank {enter.peer} ({name})"
+    if op.is_recv:
+        return f"received {op.returned or 'a message'} from rank {enter.peer} ({name})"
+    if enter.values:
+        return f"put {enter.values} into {name} and got {op.returned}"
+    return f"took part in {name}"
+
+
+# Why, and what came of it
+
+
+def _cause(view: View, first: Divergence) -> Iterator[str]:
+    faults = injected(view, first)
+    for one in faults[:_NOTES]:
+        side = "" if one.odd else " (on the other side)"
+        yield from _field("injected", one.told() + side)
+    if view.scenario.faults and not faults:
+        yield from _field("injected", "no fault had taken effect by then")
+
+
+def _consequences(result: RunResult, full: bool) -> Iterator[str]:
+    verdict = result.verdict
+    if verdict.outcome in (Outcome.DEADLOCK, Outcome.ERROR):
+        yield from _argument(str(verdict.outcome), verdict.summary)
+    elif not _told_already(result):
+        yield from _field("broken", _short(verdict.summary))
+    notes = [note for note in verdict.notes if not note.startswith("injected: ")]
+    if not full:
+        notes = list(_condensed(notes, verdict.outcome))
+    for note in notes if full else notes[:_NOTES]:
+        if note.startswith("then deadlock: "):
+            yield from _argument("then", note.removeprefix("then "))
+        else:
+            yield from _field("then", note if full else _short(note.removeprefix("then ")))
+    if not full and len(notes) > _NOTES:
+        yield from _field("", f"and {len(notes) - _NOTES} more (--full shows them)")
+
+
+def _argument(name: str, summary: str) -> Iterator[str]:
+    """A deadlock is an argument, the cycle first: one line a wait."""
+    cycle, _, _ = summary.partition("; stuck behind: ")  # told by the notes
+    for place, part in enumerate(cycle.split("; ")):
+        yield from _field("" if place else name, part)
+
+
+def _told_already(result: RunResult) -> bool:
+    """Whether the first divergence says all that the summary does."""
+    verdict = result.verdict
+    first = verdict.first_divergence
+    if verdict.outcome is Outcome.VIOLATION:
+        return first is not None and all(did in verdict.summary for did in first.did.values())
+    return verdict.outcome in (Outcome.HANG, Outcome.CRASH, Outcome.OK)
+
+
+def _condensed(notes: list[str], outcome: Outcome) -> Iterator[str]:
+    """Without what the first divergence of a hang has told; ranks that only followed as one line
+    each for those stuck and those that lost their peer.
+    """
+    echoes = [note for note in notes if note.endswith(_COLLATERAL)]
+    behind = [note for note in notes if note.endswith(_BEHIND)]
+    for note in notes:
+        if note in echoes or note in behind:
+            continue
+        if not (outcome is Outcome.HANG and note.startswith("rank ")):
+            yield note
+    for followers, told in ((echoes, "collateral, their peer was gone"), (behind, "stuck behind")):
+        if followers:
+            yield f"{named([int(note.split()[1]) for note in followers])}: {told}"
+
+
+def _traces(view: View, result: RunResult, full: bool) -> Iterator[str]:
+    """The root's traceback, and the stacks of ranks that were stopped at the deadline."""
+    roots = [view.ranks[rank] for rank in result.verdict.ranks if rank in view.ranks]
+    raised = [rank for rank in roots if rank.raised is not None and rank.record.exit == "raised"]
+    for rank in raised[:1]:
+        assert rank.raised is not None
+        told = f"rank {rank.rank}, {rank.raised.type}"
+        yield from _trace("traceback", told, rank.raised.traceback, full, last=True)
+    if raised or not (full or result.record.ended == "deadline"):
+        return
+    stopped = [rank for rank in view.ranks.values() if rank.record.stack and not rank.done]
+    # The roots first: a case of many ranks has many that merely wait for them.
+    stopped.sort(key=lambda rank: rank not in roots)
+    for rank in stopped if full else stopped[:_STACKS]:
+        called = "" if full else _called(rank)
+        if called:
+            yield from _field("stack", f"rank {rank.rank}: {called}")
+        else:
+            yield from _trace("stack", f"rank {rank.rank}", rank.record.stack, full, last=False)
+
+
+def _called(rank: RankView) -> str:
+    """Of a rank that was in an operation: who called it. Its stack may be of a moment later, when
+    the peers that were stopped before it had cut its connections.
+    """
+    if not isinstance(rank.standing, Op) or not rank.standing.enter.caller:
+        return ""
+    inner, *outer = rank.standing.enter.caller.split(">")[::-1]
+    site = rank.standing.enter.site
+    return " < ".join([f"{inner} ({site})" if site else inner, *outer[: _FRAMES - 1]])
+
+
+def _trace(name: str, title: str, text: str, full: bool, *, last: bool) -> Iterator[str]:
+    """A traceback (innermost frame last) or a dump of a stack; shortened: where it stood in code
+    that is not plumbing, on one line.
+    """
+    if full:
+        yield from ["", f"{name} of {title}:", textwrap.indent(text.rstrip(), "  ")]
+        return
+    every = [line for line in text.splitlines() if line.strip().startswith('File "')]
+    ordered = every[::-1] if last else every
+    frames = [line for line in ordered if not any(part in line for part in _PLUMBING)] or ordered
+    told = " < ".join(_frame(line) for line in frames[:_FRAMES])
+    yield from _field(name, f"{title}: {told}")
+
+
+def _frame(line: str) -> str:
+    """``function (file.py:12)`` of a line that names a frame."""
+    _, path, rest = line.strip().split('"', 2)
+    number, _, function = rest.removeprefix(", line ").partition(" in ")
+    return f"{function or '?'} ({path.rpartition('/')[2]}:{number.rstrip(',')})"
+
+
+def _few(told: list[str]) -> str:
+    more = f" and {len(told) - _FEW} more" if len(told) > _FEW else ""
+    return ", ".join(told[:_FEW]) + more
+
+
+def _short(text: str) -> str:
+    if len(text) <= _LINE_LIMIT:
+        return text
+    return f"{text[: _LINE_LIMIT // 2].rstrip()} … {text[-_LINE_LIMIT // 2 :].lstrip()}"
+
+
+def _field(name: str, text: str) -> Iterable[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"  {name}".ljust(_INDENT),
+        subsequent_indent=" " * _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

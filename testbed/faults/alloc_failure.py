@@ -1,0 +1,33 @@
+"""``alloc-failure``: a pool refuses allocations, as one that is full or too fragmented does."""
+
+from itertools import count
+from typing import Literal
+
+from testbed.faults.base import Timed, Trigger
+from testbed.workloads.base import Bench
+
+
+class AllocFailure(Timed, frozen=True, tag_field="kind", tag="alloc-failure"):
+    """The ``nth`` allocation (from 0) of the host or device pool fails; null: every one.
+
+    A failed host allocation costs a write, a failed device allocation a load or what was to be
+    computed. Nothing is evicted to make room.
+    """
+
+    pool: Literal["host", "device"] = "host"
+    nth: int | None = None
+
+    def install(self, bench: Bench, fired: Trigger) -> None:
+        """Stand before the pool."""
+        places = count()
+
+        def refuse(pool: str, pages: int) -> bool:
+            if pool != self.pool:
+                return False
+            place = next(places)
+            if self.nth not in (None, place) or not self.holds_in(bench.clock.step):
+                return False
+            fired(f"{pool} allocation {place} of {pages} pages refused")
+            return True
+
+        bench.cache.refusals.append(refuse)

@@ -1,0 +1,28 @@
+"""``microbatch-lag``: a stage is one microbatch behind the stage above it."""
+
+from testbed.errors import BadInput
+from testbed.faults.base import Timed, Trigger
+from testbed.scenario import Scenario
+from testbed.workloads.base import Bench
+
+
+class MicrobatchLag(Timed, frozen=True, tag_field="kind", tag="microbatch-lag"):
+    """The stage takes in the next microbatch before it deals with its own: it runs a step behind
+    the stage above. Needs the model's traffic; takes no effect on the first stage.
+    """
+
+    def check(self, scenario: Scenario) -> None:
+        """Raises BadInput without the model's traffic."""
+        if not scenario.traffic:
+            raise BadInput('microbatch-lag needs the model\'s traffic: set "traffic": true')
+
+    def install(self, bench: Bench, fired: Trigger) -> None:
+        """Hold the rank's pipeline traffic back."""
+
+        def lag() -> bool:
+            if not self.holds_in(bench.clock.step):
+                return False
+            fired("one microbatch behind")
+            return True
+
+        bench.hooks.lags.append(lag)

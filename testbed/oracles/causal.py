@@ -1,0 +1,63 @@
+"""Which operation came before which: by program order and matching ordinals, never by time."""
+
+from collections import defaultdict
+
+from testbed.oracles.view import Op, Pipe, RankView, View
+
+Channel = str | Pipe
+
+
+def channel(op: Op) -> Channel:
+    """The group of a collective, the pipe of a message."""
+    return op.enter.group if op.is_collective else op.pipe
+
+
+def depths(view: View) -> dict[tuple[Channel, int], int]:
+    """(channel, ordinal) -> how many rounds of operations must lie before it.
+
+    In each round every rank enters its next operation, once the one before it could return: a
+    collective when all who ever entered it have, a receive when its message was sent, anything else
+    at once. Where ranks hold each other for ever, all of them go on: what follows is no evidence.
+    """
+    walks = [_Walk(rank) for rank in view.ranks.values()]
+    due: dict[tuple[Channel, int], int] = defaultdict(int)
+    for walk in walks:
+        for op in walk.ops:
+            due[channel(op), op.enter.ordinal] += op.is_collective or op.is_send
+    found: dict[tuple[Channel, int], int] = {}
+    depth = 0
+    while going := [walk for walk in walks if walk.place < len(walk.ops)]:
+        for walk in going:
+            if not walk.entered:
+                walk.entered = True
+                at = walk.at
+                found.setdefault(at, depth)
+                due[at] -= walk.op.is_collective or walk.op.is_send
+        free = [walk for walk in going if not walk.holds(due)]
+        for walk in free or going:
+            walk.place += 1
+            walk.entered = False
+        depth += 1
+    return found
+
+
+class _Walk:
+    """One rank's way through its operations."""
+
+    def __init__(self, rank: RankView) -> None:
+        self.ops = [op for op in rank.ops if not op.is_wait]
+        self.place = 0
+        self.entered = False
+
+    @property
+    def op(self) -> Op:
+        return self.ops[self.place]
+
+    @property
+    def at(self) -> tuple[Channel, int]:
+        return channel(self.op), self.op.enter.ordinal
+
+    def holds(self, due: dict[tuple[Channel, int], int]) -> bool:
+        """Whether its operation cannot return yet."""
+        blocking = self.op.is_collective or self.op.enter.op == "recv"
+        return blocking and due.get(self.at, 0) > 0

@@ -1,0 +1,47 @@
+"""A subject of your own, by name: ``package.module:Class``.
+
+The class, or whatever else can be called, is given ``(cache, controller, groups, scenario)`` of one
+rank and returns a ``base.Subject``. Its module is imported once by the host, before any rank is
+forked: it must run no torch operation and start no thread then.
+"""
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+from testbed.errors import BadInput
+from testbed.subjects.base import Subject
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+Makes = Callable[..., Subject]
+
+
+def is_own(name: str) -> bool:
+    """Whether the name has the form ``package.module:Class``."""
+    return _NAME.fullmatch(name) is not None
+
+
+def find(name: str) -> Makes:
+    """What makes the subject. Raises BadInput if the module or the name in it cannot be had."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise BadInput(
+            f"subject {name!r}: {error}: is the folder on PYTHONPATH, or the working folder?"
+        ) from error
+    made: Any = getattr(module, attribute, None)
+    if not callable(made):
+        raise BadInput(f"subject {name!r}: {module_name} has nothing to call named {attribute!r}")
+    makes: Makes = made
+    return makes
+
+
+def source_of(name: str) -> str:
+    """The file of the subject's module, "" for a name of another form. Raises as ``find``."""
+    if not is_own(name):
+        return ""
+    find(name)
+    return importlib.import_module(name.partition(":")[0]).__file__ or ""

@@ -1,0 +1,92 @@
+"""Whether a buffer is left alone until its operation was waited for."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from testbed.trace.guard import Awaited, Guard
+
+Use = Callable[[torch.Tensor], object]
+
+
+def seen(use: Use, *, receives: bool = True) -> list[str]:
+    """What is told of ``use`` before the wait."""
+    buffer, touched = torch.arange(4, dtype=torch.int32), list[str]()
+    guard = Guard(buffer, touched.append, receives=receives)
+    use(buffer)
+    guard.release()
+    assert type(buffer) is torch.Tensor
+    return touched
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda buffer: buffer.tolist(),
+        lambda buffer: buffer[0].item(),
+        lambda buffer: int(buffer[1]),
+        lambda buffer: bool((buffer > 2).any()),
+        lambda buffer: buffer.clone(),
+        lambda buffer: torch.zeros(4, dtype=torch.int32).copy_(buffer),
+        lambda buffer: torch.cat([buffer, buffer]),
+        lambda buffer: f"{buffer}",
+    ],
+)
+def test_a_read_of_what_has_not_come_is_told_once(read: Use) -> None:
+    assert seen(read) == ["read"]
+    assert seen(read, receives=False) == []
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda buffer: buffer.fill_(1),
+        lambda buffer: buffer[1:].zero_(),
+        lambda buffer: buffer.__setitem__(0, 7),
+        lambda buffer: torch.add(torch.ones(4, dtype=torch.int32), 1, out=buffer),
+    ],
+)
+@pytest.mark.parametrize("receives", [True, False])
+def test_a_write_into_a_buffer_in_use_is_told(write: Use, receives: bool) -> None:
+    assert seen(write, receives=receives) == ["written"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda buffer: (buffer.shape, buffer.numel(), buffer.dtype, len(buffer)),
+        lambda buffer: buffer.data_ptr(),
+        lambda buffer: (buffer[1:], buffer.view(2, 2), buffer.detach()),
+        lambda buffer: torch.empty_like(buffer),
+        lambda buffer: buffer.new_zeros(3),
+        lambda buffer: torch.ones(4).tolist(),
+    ],
+)
+def test_what_needs_no_contents_is_nobodys_business(use: Use) -> None:
+    assert seen(use) == []
+
+
+def test_after_its_release_buffer_and_views_are_plain_tensors_again() -> None:
+    buffer, touched = torch.arange(4), list[str]()
+    guard = Guard(buffer, touched.append, receives=True)
+    view = buffer[1:]
+    assert isinstance(view, Awaited)
+    guard.release()
+    guard.release()
+
+    assert view.tolist() == [1, 2, 3]
+    buffer.fill_(0)
+    assert (type(view), touched) == (torch.Tensor, [])
+
+
+def test_tensors_of_inference_mode_and_parameters_are_left_as_they_are() -> None:
+    with torch.inference_mode():
+        assert seen(lambda buffer: buffer.fill_(1), receives=False) == []
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    Guard(parameter, pytest.fail, receives=True).release()
+    assert type(parameter) is torch.nn.Parameter
+
+
+def test_what_is_no_tensor_is_not_watched() -> None:
+    Guard(None, pytest.fail, receives=True).release()

@@ -1,0 +1,34 @@
+"""A subject of one's own, by ``package.module:Class``: how it is found, and that it runs."""
+
+from pathlib import Path
+
+import pytest
+
+from cases.wrong_uses.correct import OBJECTS
+from testbed import subjects
+from testbed.errors import BadInput
+from testbed.subjects import own
+
+
+def test_only_a_module_and_a_name_in_it_is_a_subject_of_ones_own() -> None:
+    assert own.is_own("package.module:Class")
+    assert not any(own.is_own(name) for name in ("batched", "bug:no-copy", "sglang==0.5.19", "a:"))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("no_such_package.module:Class", "is the folder on PYTHONPATH"),
+        ("testbed.topology:Nothing", "has nothing to call named 'Nothing'"),
+        ("testbed.topology:MAX_RANKS", "has nothing to call named 'MAX_RANKS'"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_bad_input(name: str, told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        subjects.check(name)
+
+
+def test_its_file_is_known_so_that_what_it_raises_is_not_taken_for_the_testbeds() -> None:
+    assert Path(subjects.source(OBJECTS.where)).name == "correct.py"
+    assert subjects.source("batched") == ""
+    assert subjects.source("bug:no-copy") == ""
