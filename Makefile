@@ -37,7 +37,7 @@ FLEET_OPTIONS = --world $(WORLD) $(call option,--pp,$(PP)) $(call option,--tp,$(
 BUGS_OUT = reports/out/bugs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test-pp test-bugs test lint bench-harness clean has-packages
+.PHONY: help setup test-pp test-bugs soak test lint bench-harness clean has-packages
 
 help: ## this list
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -56,14 +56,17 @@ help: ## this list
 
 setup: $(READY) ## make the virtual environment and install the pinned requirements
 
-test-pp: $(READY) ## the main job: the cases of cases/ on real ranks
-	$(PY) -m pytest cases -rs $(strip $(FLEET_OPTIONS))
+test-pp: $(READY) ## the main job: the cases of cases/ on real ranks, but for those of its folders
+	$(PY) -m pytest $(wildcard cases/test_*.py) -rs $(strip $(FLEET_OPTIONS))
 
 test-bugs: $(READY) ## every planted bug under its scenarios: the table of what the oracles catch
 	@rm -f $(BUGS_OUT)/latest
-	@$(PY) -m pytest -q cases/test_bugs.py --world $(WORLD) --runs-out $(BUGS_OUT) \
+	@$(PY) -m pytest -q cases/bugs --world $(WORLD) --runs-out $(BUGS_OUT) \
 		$(if $(filter-out 1,$(JOBS)),-n $(JOBS)); \
 	tests=$$?; $(PY) -m reports.sensitivity $(BUGS_OUT)/latest && exit $$tests
+
+soak: $(READY) ## 1,000 random sound scenarios, in which nothing may be found
+	$(PY) -m testbed.soak --world $(WORLD) $(call option,--subject,$(SUBJECT))
 
 test: lint ## everything: lint, the unit tests of tests/, and the cases
 	$(PY) -m pytest tests cases -rs $(strip $(FLEET_OPTIONS))

@@ -2,16 +2,12 @@
 request trace.
 """
 
-import os
-from pathlib import Path
-
 import pytest
 
 from cases.spread import SUBJECTS
 from testbed.pytest_plugin import RunCase
 from testbed.scenario import Scenario
-
-TRACES = Path(os.environ.get("TESTBED_TRACES", "../shared/data/mooncake"))
+from testbed.workloads.trace import located
 
 
 @pytest.mark.scenarios("prefill-*", topologies="pp2tp2", subjects=SUBJECTS)
@@ -21,7 +17,7 @@ def test_prefill(scenario: Scenario, check: RunCase) -> None:
 
 @pytest.mark.scenarios("trace-conversation", topologies="pp2tp2", subjects=SUBJECTS)
 def test_trace(scenario: Scenario, check: RunCase) -> None:
-    trace = TRACES / Path(scenario.workload["path"]).name
+    trace = located(scenario.workload["path"])
     if not trace.exists():
         pytest.skip(f"no request trace at {trace}: README says where they are published")
-    check(scenario.but(workload={**scenario.workload, "path": str(trace)}))
+    check(scenario)

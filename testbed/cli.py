@@ -16,9 +16,10 @@ from typing import Any, NoReturn, Protocol, TextIO
 
 from reports.failure import report
 from reports.results import Row, document, row, write_json
+from reports.session import keep
 from reports.story import story
 from reports.table import for_terminal, tally
-from testbed import catalog, doctor, faults, oracles, record, subjects
+from testbed import catalog, doctor, faults, oracles, record, reference, subjects
 from testbed.catalog import Axes
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import (
@@ -38,7 +39,7 @@ from testbed.world import Fleet
 
 AS_EXPECTED, NOT_AS_EXPECTED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 
-LISTS = ("scenarios", "subjects", "faults", "oracles")
+LISTS = ("scenarios", "subjects", "faults", "oracles", "keys")
 
 
 class MakesFleet(Protocol):
@@ -105,7 +106,12 @@ def _parser() -> argparse.ArgumentParser:
     _json_option(run)
 
     listing = command("list", _list, "list what there is, one line each")
-    listing.add_argument("what", nargs="?", choices=LISTS, help="default: everything")
+    listing.add_argument(
+        "what",
+        nargs="?",
+        choices=LISTS,
+        help="default: all but keys, every key a scenario file may have",
+    )
     _json_option(listing)
 
     explain = command("explain", _explain, "tell the story of a recorded run")
@@ -204,6 +210,7 @@ def _run_cases(
         # Also after an error half way: what has run is told.
         if rows:
             _tell(rows, options.json, world, shown(store.folder))
+            keep(rows, world, store.folder)
     return _status(rows)
 
 
@@ -219,11 +226,12 @@ def _recheck(options: argparse.Namespace, _: MakesFleet) -> int:
 
 def _tell(rows: Sequence[Row], json_out: str | None, world: int, out: str) -> None:
     stream = sys.stderr if json_out == "-" else sys.stdout
-    for each in rows:
-        if not each["as_expected"]:
-            print(report(each), end="\n\n", file=stream)
     print(for_terminal(rows, _width(stream)), file=stream)
     print(f"\n{tally(rows)}" + (f"; kept in {out}" if out else ""), file=stream)
+    # After the table: the last line of all is the command that replays what failed.
+    for each in rows:
+        if not each["as_expected"]:
+            print(f"\n{report(each)}", file=stream)
     if json_out:
         write_json(document(rows, world, out), json_out)
 
@@ -251,8 +259,10 @@ def _list(options: argparse.Namespace, _: MakesFleet) -> int:
         "subjects": lambda: _entries(subjects.available()),
         "faults": lambda: _entries(faults.available()),
         "oracles": lambda: _entries(oracles.available()),
+        "keys": _keys,
     }
-    wanted = [options.what] if options.what else list(LISTS)
+    # The keys are many: only when asked for.
+    wanted = [options.what] if options.what else [kind for kind in LISTS if kind != "keys"]
     listed = {kind: listings[kind]() for kind in wanted}
     stream = sys.stderr if options.json == "-" else sys.stdout
     for kind, entries in listed.items():
@@ -275,6 +285,17 @@ def _scenarios() -> list[dict[str, Any]]:
         about = what + (f": {first_sentence(scenario.comment)}" if scenario.comment else "")
         found.append({"name": file.stem, "about": about, "path": shown(Path(file))})
     return found
+
+
+def _keys() -> list[dict[str, Any]]:
+    """Every key of a scenario file, what it takes and its default."""
+    listed = []
+    for key in reference.every_key():
+        default = f", default {key.default}" if key.default else ", must be given"
+        about = f"{key.takes}{default}" if key.name else ""
+        name = f"{key.of}: {key.name}".rstrip(": ")
+        listed.append({"name": name, "about": about, "meaning": key.meaning})
+    return listed
 
 
 def _entries(available: Iterable[str] | dict[str, str]) -> list[dict[str, Any]]:

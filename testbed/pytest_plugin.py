@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 from reports.failure import report as failure_report
-from reports.results import Row, document, row, write_json
-from reports.table import as_markdown, for_terminal, tally
+from reports.results import Row, row
+from reports.session import keep
+from reports.table import for_terminal, tally
 from testbed import catalog, subjects
 from testbed.catalog import Axes
 from testbed.errors import BadInput, EnvironmentFault
@@ -32,6 +33,7 @@ from testbed.runs import (
     RunResult,
     RunsCases,
     RunStore,
+    check_backend,
     execute,
     shown,
 )
@@ -40,7 +42,6 @@ from testbed.topology import Topology
 from testbed.world import Fleet, LastingFleet
 
 ENVIRONMENT_STATUS = 3
-SUMMARY_FILE, RESULTS_FILE = "summary.md", "results.json"
 
 RunCase = Callable[[Scenario], RunResult]
 
@@ -58,6 +59,7 @@ class _Session:
     def __init__(self, store: RunStore, world: int) -> None:
         self.store = store
         self.world = world
+        self.trouble = ""
         self._rows: list[tuple[str, Row]] = []
         self._order: dict[str, int] = {}
 
@@ -113,6 +115,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if world < 1:
         raise pytest.UsageError(f"--world is {world}: give a whole number from 1 on")
     try:
+        check_backend(config.getoption("--backend"), config.getoption("--device"))
         for name in _subjects(config):
             subjects.check(name)
         asked_for = Topology(**_axes(config).given)
@@ -289,12 +292,24 @@ def pytest_terminal_summary(
     if not rows:
         return
     folder = session.store.folder
-    data = document(rows, session.world, shown(folder))
-    write_json(data, str(folder / RESULTS_FILE))
-    markdown = f"{as_markdown(rows)}\n\n{tally(rows)}\n"
-    (folder / SUMMARY_FILE).write_text(markdown, encoding="utf-8")
     width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else 160
     terminalreporter.section("testbed", sep="=")
     terminalreporter.write_line(for_terminal(rows, width))
     terminalreporter.write_line("")
     terminalreporter.write_line(f"{tally(rows)}; kept in {shown(folder)}")
+    if session.trouble:
+        terminalreporter.write_line(f"testbed: {session.trouble}", red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep the table beside the runs. Where that fails the terminal still has it, and the exit
+    status says so.
+    """
+    ours = session.config.stash[_SESSION]
+    if hasattr(session.config, "workerinput") or not ours.rows:
+        return
+    try:
+        keep(ours.rows, ours.world, ours.store.folder)
+    except EnvironmentFault as error:
+        ours.trouble = str(error)
+        session.exitstatus = ENVIRONMENT_STATUS

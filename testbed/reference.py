@@ -25,7 +25,7 @@ class Key(NamedTuple):
     meaning: str
 
 
-def keys() -> list[Key]:
+def every_key() -> list[Key]:
     """All of them, in the order in which a scenario file names things."""
     objects: dict[str, Any] = {
         "scenario": Scenario,

@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from testbed import faults, record, subjects, workloads
-from testbed.errors import BadInput
+from testbed.errors import BadInput, EnvironmentFault
 from testbed.oracles import REGISTRY, check_claims, judge
 from testbed.record import RunRecord
 from testbed.scenario import Expect, Scenario
@@ -117,17 +117,20 @@ class RunResult:
         return not self.why_not
 
 
+def check_backend(backend: str | None, device: str | None) -> None:
+    """Raise BadInput for what only a GPU could run; None stands for what a scenario says."""
+    for given, runs in ((backend, "gloo"), (device, "cpu")):
+        if given not in (runs, None):
+            raise BadInput(f"{given} cannot be run by this version of the testbed: give {runs}")
+
+
 def prepare(scenario: Scenario) -> None:
     """Check all that can be checked before a rank is forked, and fetch the subject's sources.
 
     Raises BadInput for an unknown subject, release, fault, workload, selector or claim and for a
     broken trace file, EnvironmentFault for a release that cannot be fetched.
     """
-    if (scenario.backend, scenario.device) != ("gloo", "cpu"):
-        raise BadInput(
-            f"scenario {scenario.name}: backend {scenario.backend} on device {scenario.device} "
-            "cannot be run yet: give gloo on cpu"
-        )
+    check_backend(scenario.backend, scenario.device)
     faults.check(scenario)
     workloads.parse(scenario)
     check_claims(scenario.claims)
@@ -152,11 +155,14 @@ def execute(fleet: RunsCases, scenario: Scenario, store: RunStore) -> RunResult:
     """
     prepare(scenario)
     run_record = fleet.run(scenario)
-    path = store.claim(scenario.case_id)
-    record.save(run_record, path)
-    result = judged(run_record, path)
-    verdict_json = msgspec.json.encode(result.verdict.to_json())
-    (path / VERDICT_FILE).write_bytes(msgspec.json.format(verdict_json, indent=1) + b"\n")
+    try:
+        path = store.claim(scenario.case_id)
+        record.save(run_record, path)
+        result = judged(run_record, path)
+        verdict_json = msgspec.json.encode(result.verdict.to_json())
+        (path / VERDICT_FILE).write_bytes(msgspec.json.format(verdict_json, indent=1) + b"\n")
+    except OSError as error:
+        raise EnvironmentFault(f"the run cannot be kept: {error}") from error
     return result
 
 

@@ -33,7 +33,7 @@ from testbed.topology import Topology
 from testbed.verdict import Outcome, Verdict
 from testbed.world import Fleet
 
-SOUND = ("batched", "separate", "fused")
+SOUND = ("batched", "separate", "fused", "deferred")
 
 _TOPOLOGIES = ("pp1tp1", "pp2tp1", "pp1tp2", "pp2tp2", "pp3tp1", "pp4tp1", "pp1tp4", "pp2tp1cp2")
 _LATEST_AT, _SLOWEST, _MOST_SKEW = 6, 4, 4

@@ -1,6 +1,6 @@
 """Planted bugs: what each says of itself, that each has its scenario, and the ground they stand on.
 
-That they are caught is shown on real ranks, in ``cases/test_bugs.py``.
+That they are caught is shown on real ranks, in ``cases/bugs``.
 """
 
 from pathlib import Path

@@ -49,10 +49,10 @@ def test_a_run_not_as_expected_ends_in_1_and_tells_how_to_replay_it(
 ) -> None:
     assert main(["run", write(folder, scenario("crash"))], FakeFleet) == 1
     out, _ = capsys.readouterr()
-    assert out.startswith("crash at step 0, expected ok: ")
+    assert "\n\ncrash at step 0, expected ok: " in out
     session = (folder / "reports/out/latest").resolve().name
     path = f"reports/out/{session}/runs/crash-batched-pp2tp2"
-    assert f"replay it: {interpreter()} -m testbed replay {path}\n" in out
+    assert out.endswith(f"replay it: {interpreter()} -m testbed replay {path}\n")
 
 
 def test_a_lost_fleet_ends_in_3_and_still_tells_what_ran(folder: Path, capsys: Capture) -> None:

@@ -5,6 +5,7 @@ Only the order of the lines counts: ``timestamp`` is checked and not used, since
 its steps. A block is a page, whatever ``sizes.page_tokens`` says.
 """
 
+import os
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,13 +18,14 @@ from testbed.workloads import requests
 from testbed.workloads.requests import Pace, RequestLine, RequestPlan
 
 BLOCK_TOKENS = 512
+TRACES_ENV = "TESTBED_TRACES"
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Block = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class TraceSpec(Pace, frozen=True, kw_only=True):
-    """Keys of the ``trace`` workload. path: the file, relative to the working directory. requests:
+    """Keys of the ``trace`` workload. path: the file, see ``located``. requests:
     how many of its lines, from the first; null for all."""
 
     path: str
@@ -45,8 +47,16 @@ def plan(spec: TraceSpec, scenario: Scenario) -> RequestPlan:
     """Read the file. Raises BadInput naming file, line and field."""
     if spec.requests is not None and spec.requests < 1:
         raise BadInput(f"workload.requests is {spec.requests}: give a number from 1 on, or null")
-    lines = read(Path(spec.path), spec.requests)
+    lines = read(located(spec.path), spec.requests)
     return requests.plan(lines, spec, scenario)
+
+
+def located(path: str) -> Path:
+    """The file as named, from the working directory; else the one of that name in the folder that
+    the environment variable TESTBED_TRACES names.
+    """
+    named, folder = Path(path), os.environ.get(TRACES_ENV)
+    return Path(folder) / named.name if folder and not named.exists() else named
 
 
 def read(path: Path, limit: int | None = None) -> list[RequestLine]:
@@ -55,7 +65,10 @@ def read(path: Path, limit: int | None = None) -> list[RequestLine]:
         with path.open("rb") as file:
             return [_request(path, at, line) for at, line in enumerate(islice(file, limit), 1)]
     except OSError as error:
-        raise BadInput(f"trace {path}: cannot be read ({error.strerror})") from error
+        raise BadInput(
+            f"trace {path}: cannot be read ({error.strerror}); "
+            f"{TRACES_ENV} may name the folder that holds it"
+        ) from error
 
 
 def _request(path: Path, at: int, raw: bytes) -> RequestLine:

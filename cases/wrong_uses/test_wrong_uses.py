@@ -13,7 +13,7 @@ from cases.wrong_uses.table import CLEAN, SILENT, told
 from cases.wrong_uses.use import Use
 from testbed.pytest_plugin import RunCase
 
-PAGE = Path(__file__).parents[1] / "docs" / "wrong_uses.md"
+PAGE = Path(__file__).parents[2] / "docs" / "wrong_uses.md"
 UNSEEN = (
     "other-reduction",
     "swapped",
