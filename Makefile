@@ -37,7 +37,7 @@ FLEET_OPTIONS = --world $(WORLD) $(call option,--pp,$(PP)) $(call option,--tp,$(
 BUGS_OUT = reports/out/bugs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test-pp test-bugs soak test lint bench-harness clean has-packages
+.PHONY: help setup test-pp test-bugs soak soak-faults test lint bench-harness clean has-packages
 
 help: ## this list
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -67,6 +67,9 @@ test-bugs: $(READY) ## every planted bug under its scenarios: the table of what 
 
 soak: $(READY) ## 1,000 random sound scenarios, in which nothing may be found
 	$(PY) -m testbed.soak --world $(WORLD) $(call option,--subject,$(SUBJECT))
+
+soak-faults: $(READY) ## 200 process faults on one fleet: every verdict, latency, memory, what is left
+	$(PY) -m testbed.soak_faults --world $(WORLD)
 
 test: lint ## everything: lint, the unit tests of tests/, and the cases
 	$(PY) -m pytest tests cases -rs $(strip $(FLEET_OPTIONS))

@@ -297,6 +297,17 @@ def test_a_lock_let_go_too_early_shows_as_wrong_bytes(rank: Rank) -> None:
     assert rank.of(Complete) == [("write", "w0", True, 2)]
 
 
+def test_a_transfer_that_takes_no_time_has_arrived_though_nobody_asked(rank: Rank) -> None:
+    node = rank.insert(1, 2)
+    rank.write(node, after=0)
+
+    ack = rank.controller.ack_write_queue.pop(0)
+    rank.cache.finish_write_through(ack.node_ids, ack.node_ids[0])
+
+    (complete,) = [event for event in rank.recorder.events if isinstance(event, Complete)]
+    assert (complete.ready, complete.bad_pages) == (True, 0)
+
+
 def test_the_device_moves_bytes_by_itself_when_an_event_is_ready(rank: Rank) -> None:
     node = rank.insert(1)
     rank.write(node)

@@ -206,7 +206,7 @@ import json, sys
 from testbed.scenario import from_object
 from testbed.world import Fleet, LastingFleet
 with Fleet(2) as fleet:
-    print(fleet._folder, flush=True)
+    print(fleet.folder, flush=True)
     fleet.run(from_object(json.loads(sys.argv[1]), "test"))
 """
 

@@ -218,7 +218,8 @@ class TransferController:
         finish.on_complete = partial(self.cache.move, transfer)
         start.record()
         finish.record()
-        self._in_flight.append(transfer)
+        if not finish.poll():  # one that takes no time at all has arrived, whether asked or not
+            self._in_flight.append(transfer)
         acks = self.ack_write_queue if name == "write" else self.ack_load_queue
         tokens = len(transfer.blocks) * self.cache.sizes.page_tokens
         acks.append(

@@ -218,12 +218,16 @@ class Final(NamedTuple):
 
 
 class About(NamedTuple):
-    """Who the subject is: what it promises of itself, and the versions of all that ran."""
+    """Who the subject is: what it promises of itself, and the versions of all that ran.
+
+    born_us: the machine's monotonic clock, in microseconds, at this rank's t_us 0.
+    """
 
     step: int
     t_us: int
     promises: dict[str, Any]
     versions: dict[str, str]
+    born_us: int = 0
 
 
 class Group(NamedTuple):

@@ -34,6 +34,7 @@ class LogRecorder:
         self._log = log
         self._clock = clock
         self._born_ns = time.monotonic_ns()
+        self.born_us = self._born_ns // 1000
         self._encode = msgspec.msgpack.Encoder().encode
 
     def add(self, kind: type[Event], *fields: Any) -> None:

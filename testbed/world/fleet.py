@@ -127,7 +127,7 @@ class Fleet:
         self._cases = 0
         self._wires: list[Wire] = []
         self._selector = selectors.DefaultSelector()
-        self._folder = Path(tempfile.mkdtemp(prefix="testbed-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="testbed-"))
         self._launcher: subprocess.Popen[bytes] | None = None
         try:
             self._start(port)
@@ -157,7 +157,7 @@ class Fleet:
             self._launcher.stdin.close()
             self._launcher.wait()
             self._launcher = None
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(self, scenario: Scenario) -> RunRecord:
         """Run one case on fresh ranks. Raises BadInput (does not fit) or EnvironmentFault (a
@@ -169,7 +169,7 @@ class Fleet:
         began = time.monotonic()
         self._cases += 1
         case = _Case(self._cases, scenario)
-        store = self._folder / f"case-{case.number}"
+        store = self.folder / f"case-{case.number}"
         store.mkdir()
         self._order(case, str(store))
         how = self._watch(case)
@@ -187,12 +187,12 @@ class Fleet:
                     f"port {port} on 127.0.0.1 cannot be used ({error.strerror}): give another one"
                 ) from error
             listener.listen(self.world)
-            fleet_file = self._folder / "fleet.json"
+            fleet_file = self.folder / "fleet.json"
             fleet_file.touch(mode=0o600)
             address = {"host": "127.0.0.1", "port": listener.getsockname()[1], "token": token}
             fleet_file.write_text(json.dumps(address))
             self._launcher = subprocess.Popen(
-                [sys.executable, "-m", "launchers.torchrun", str(self.world), str(self._folder)],
+                [sys.executable, "-m", "launchers.torchrun", str(self.world), str(self.folder)],
                 env={**_environment(), FLEET_FILE_ENV: str(fleet_file)},
                 stdin=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is the controller's to handle
@@ -247,7 +247,7 @@ class Fleet:
     def _last_words(self) -> str:
         said: list[str] = []
         with contextlib.suppress(OSError):  # the launcher may be removing the folder this moment
-            log = (self._folder / "torchrun.log").read_text(errors="replace")
+            log = (self.folder / "torchrun.log").read_text(errors="replace")
             said = [line.strip() for line in log.splitlines() if any(map(str.isalpha, line))]
         return said[-1] if said else "torchrun said nothing"
 

@@ -50,7 +50,8 @@ def run_rank(seat: RankSeat) -> NoReturn:
         groups, names = build_groups(scenario.topology, seat.rank, store)
         shim = Shim(recorder, seat.rank, names)
         context = assemble(scenario, seat.rank, clock, recorder, groups)
-        recorder.add(About, context.subject.promises, _versions(scenario.subject))
+        versions = _versions(scenario.subject)
+        recorder.add(About, context.subject.promises, versions, recorder.born_us)
         shim.install(context.bench.hooks.inside)
         seat.link.sendall(READY)
         if seat.link.recv(1) != GO:
