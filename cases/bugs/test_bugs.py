@@ -1,5 +1,7 @@
 """Planted bugs, each under its scenario: caught by the oracle that names its cause; and what is
 right there, under the same scenario, left alone.
+
+The canaries are the smallest random scenarios in which the soak found a planted bug.
 """
 
 import pytest
@@ -19,13 +21,13 @@ def planted(scenario: Scenario) -> Scenario:
     return own
 
 
-@pytest.mark.scenarios("bug-*")
+@pytest.mark.scenarios("bug-*", "canary-*")
 def test_a_planted_bug_is_caught_by_the_oracle_that_names_its_cause(
     planted: Scenario, check: RunCase
 ) -> None:
     check(planted)
 
 
-@pytest.mark.scenarios("bug-*")
+@pytest.mark.scenarios("bug-*", "canary-*")
 def test_what_is_right_is_left_alone(planted: Scenario, check: RunCase) -> None:
     check(planted.but(subject=bugs.sound(planted.subject)))
