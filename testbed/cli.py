@@ -200,17 +200,23 @@ def _run_cases(
         prepare(case)
     store = RunStore(DEFAULT_ROOT)
     rows: list[Row] = []
+    lost = ""
     try:
         with make_fleet(world, oversubscribe=oversubscribe, port=options.port) as fleet:
             for count, case in enumerate(cases, 1):
                 _progress(f"[{count}/{len(cases)}] {case.case_id}")
-                rows.append(row(execute(fleet, case, store)))
+                result = execute(fleet, case, store)
+                rows.append(row(result))
+                lost = lost or result.lost
     finally:
         _progress("")
         # Also after an error half way: what has run is told.
         if rows:
-            _tell(rows, options.json, world, shown(store.folder))
-            keep(rows, world, store.folder)
+            _tell(rows, options.json, world, "" if lost else shown(store.folder))
+            if not lost:
+                keep(rows, world, store.folder)
+    if lost:
+        raise EnvironmentFault(lost)
     return _status(rows)
 
 

@@ -236,7 +236,8 @@ def run_case(request: pytest.FixtureRequest, fleet: RunsCases) -> RunCase:
     """
     options = {key: request.config.getoption(f"--{key}") for key in ("backend", "device")}
     changes = {key: value for key, value in options.items() if value is not None}
-    store = request.config.stash[_SESSION].store
+    session = request.config.stash[_SESSION]
+    store = session.store
 
     def run(scenario: Scenario) -> RunResult:
         __tracebackhide__ = True
@@ -249,6 +250,7 @@ def run_case(request: pytest.FixtureRequest, fleet: RunsCases) -> RunCase:
             wrong = f"error of the environment: {error}"
         if result is None:  # outside of the handlers: one line is all there is to say
             pytest.fail(wrong, pytrace=False)
+        session.trouble = session.trouble or result.lost
         request.node.stash.setdefault(_ROWS, []).append(row(result))
         return result
 
@@ -308,8 +310,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     ours = session.config.stash[_SESSION]
     if hasattr(session.config, "workerinput") or not ours.rows:
         return
-    try:
-        keep(ours.rows, ours.world, ours.store.folder)
-    except EnvironmentFault as error:
-        ours.trouble = str(error)
+    if not ours.trouble:
+        try:
+            keep(ours.rows, ours.world, ours.store.folder)
+        except EnvironmentFault as error:
+            ours.trouble = str(error)
+    if ours.trouble:
         session.exitstatus = ENVIRONMENT_STATUS

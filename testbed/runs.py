@@ -11,14 +11,14 @@ it. A ``RunStore`` is one folder ``<root>/<time>/`` per session (a command, or a
 import os
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from testbed import faults, record, subjects, workloads
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.errors import BadInput
 from testbed.oracles import REGISTRY, check_claims, judge
 from testbed.record import RunRecord
 from testbed.scenario import Expect, Scenario
@@ -28,6 +28,7 @@ DEFAULT_WORLD = 4
 DEFAULT_ROOT = Path("reports/out")
 LATEST = "latest"
 VERDICT_FILE = "verdict.json"
+LOST = "not-kept"
 
 _NAME_LIMIT = 180
 
@@ -102,7 +103,8 @@ def _new_folder(path: Path) -> Path:
 @dataclass(frozen=True)
 class RunResult:
     """One judged run. path: folder of the record. expected: the expectation that applied.
-    why_not: what differs from it, in one line; empty where the run was as expected."""
+    why_not: what differs from it, in one line; empty where the run was as expected. lost: why the
+    record could not be kept (a full disk); the verdict was then reached from memory."""
 
     scenario: Scenario
     record: RunRecord
@@ -110,6 +112,7 @@ class RunResult:
     path: Path
     expected: Expect
     why_not: str
+    lost: str = ""
 
     @property
     def as_expected(self) -> bool:
@@ -149,7 +152,7 @@ def _check_expectations(scenario: Scenario) -> None:
 
 
 def execute(fleet: RunsCases, scenario: Scenario, store: RunStore) -> RunResult:
-    """Run one scenario; the record is on disk before anything judges it.
+    """Run one scenario; the record is on disk before anything judges it, unless the disk is full.
 
     Raises BadInput if the scenario cannot be run, EnvironmentFault if the fleet failed.
     """
@@ -162,7 +165,8 @@ def execute(fleet: RunsCases, scenario: Scenario, store: RunStore) -> RunResult:
         verdict_json = msgspec.json.encode(result.verdict.to_json())
         (path / VERDICT_FILE).write_bytes(msgspec.json.format(verdict_json, indent=1) + b"\n")
     except OSError as error:
-        raise EnvironmentFault(f"the run cannot be kept: {error}") from error
+        lost = f"{scenario.case_id} cannot be kept: {error.strerror}"
+        return replace(judged(run_record, Path(LOST)), lost=lost)
     return result
 
 

@@ -1,5 +1,6 @@
 """The command line: exit status, one-line errors, what goes to which stream."""
 
+import errno
 import sys
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import msgspec
 import pytest
 
 from reports.results import interpreter
-from testbed import catalog, doctor
+from testbed import catalog, doctor, record
 from testbed.cli import main
 from testbed.scenario import Scenario, to_object
 from testbed.subjects import available
@@ -213,3 +214,27 @@ def test_the_real_command_line_finds_this_machine_fit(
         "GPUs",
         "namespaces",
     ]
+
+
+def test_a_full_disk_ends_in_3_with_one_line_and_the_results_on_the_terminal(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(record, "save", full)
+    assert main(["run", write(folder, scenario())], FakeFleet) == 3
+    out, err = capsys.readouterr()
+    assert "1 run, 1 as expected: 1 ok" in out
+    assert err == "testbed: null-batched-pp2tp2 cannot be kept: No space left on device\n"
+
+
+def test_a_summary_that_cannot_be_kept_ends_in_3_and_is_on_the_terminal(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.session.SUMMARY_FILE", "runs")  # a folder is there already
+    assert main(["run", write(folder, scenario())], FakeFleet) == 3
+    out, err = capsys.readouterr()
+    assert "1 run, 1 as expected: 1 ok" in out
+    assert err.startswith("testbed: the summary cannot be kept: ")
+    assert err.count("\n") == 1
