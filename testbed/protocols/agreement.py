@@ -144,6 +144,22 @@ def storage_sizes(party: Party) -> list[int]:
     ]
 
 
+def ready_counts(party: Party) -> torch.Tensor:
+    """Ready writes and ready loads, zeros without a controller: int32, shape [2]."""
+    counts = torch.zeros(TRANSFERS, dtype=torch.int32)
+    if party.controller is not None:
+        counts[0] = count_ready(party.controller.ack_write_queue)
+        counts[1] = count_ready(party.controller.ack_load_queue)
+    return counts
+
+
+def leader_counts(agreement: Agreement, party: Party) -> torch.Tensor:
+    """``ready_counts`` on the leader stage; a follower brings zeros and asks no event."""
+    if agreement.groups.leads:
+        return ready_counts(party)
+    return torch.zeros(TRANSFERS, dtype=torch.int32)
+
+
 def stage_counts(party: Party) -> torch.Tensor:
     """Ready writes, ready loads and, with storage on, the storage sizes; zeros without a
     controller.

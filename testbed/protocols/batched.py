@@ -3,12 +3,11 @@
 import torch
 
 from testbed.protocols.agreement import (
-    TRANSFERS,
     Agreement,
     Party,
     check_one_stage,
     check_storage,
-    count_ready,
+    leader_counts,
 )
 from testbed.protocols.groups import Groups
 
@@ -36,9 +35,4 @@ class Batched:
             check_storage(self.agreement, party)
 
     def _counts(self, party: Party) -> torch.Tensor:
-        counts = torch.zeros(TRANSFERS, dtype=torch.int32)
-        controller = party.controller
-        if self.agreement.groups.leads and controller is not None:
-            counts[0] = count_ready(controller.ack_write_queue)
-            counts[1] = count_ready(controller.ack_load_queue)
-        return counts
+        return leader_counts(self.agreement, party)

@@ -5,7 +5,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 
-from testbed.protocols.agreement import TRANSFERS, Agreement, Party, check_storage, count_ready
+from testbed.protocols.agreement import Agreement, Party, check_storage, leader_counts
 from testbed.protocols.groups import Groups
 
 
@@ -39,12 +39,7 @@ class Deferred:
             check_storage(self.agreement, party)
 
     def _counts(self, party: Party) -> torch.Tensor:
-        counts = torch.zeros(TRANSFERS, dtype=torch.int32)
-        controller = party.controller
-        if self.agreement.groups.leads and controller is not None:
-            counts[0] = count_ready(controller.ack_write_queue)
-            counts[1] = count_ready(controller.ack_load_queue)
-        return counts
+        return leader_counts(self.agreement, party)
 
 
 class Pending(Agreement):

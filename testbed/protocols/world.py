@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from testbed.protocols.agreement import TRANSFERS, Agreement, Party, check_storage, count_ready
+from testbed.protocols.agreement import Agreement, Party, check_storage, ready_counts
 from testbed.protocols.groups import Groups
 
 
@@ -36,9 +36,4 @@ class World:
             check_storage(self.agreement, party)
 
     def _counts(self, party: Party) -> torch.Tensor:
-        counts = torch.zeros(TRANSFERS, dtype=torch.int32)
-        controller = party.controller
-        if controller is not None:
-            counts[0] = count_ready(controller.ack_write_queue)
-            counts[1] = count_ready(controller.ack_load_queue)
-        return counts
+        return ready_counts(party)
