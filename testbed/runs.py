@@ -223,7 +223,9 @@ def find_run(named: str, root: Path = DEFAULT_ROOT) -> Path:
 
     Raises BadInput if there is none.
     """
-    for path in (Path(named), root / LATEST / "runs" / file_name(named)):
+    # Resolved: the next session takes the link away.
+    newest = (root / LATEST).resolve()
+    for path in (Path(named), newest / "runs" / file_name(named)):
         if path.is_file() or (path / record.RECORD_FILE).is_file():
             return path
     raise BadInput(

@@ -68,7 +68,10 @@ def _crash(view: View) -> Ending:
         for rank in candidates
         if rank.step == first.step and _cause(rank) == _cause(first)
     )
-    did = {rank.rank: _fate(view, rank) for rank in view.ranks.values()}
+    did = {
+        rank.rank: _echo(rank) if rank.rank not in roots and is_echo(rank) else _fate(view, rank)
+        for rank in view.ranks.values()
+    }
     notes = tuple(
         f"rank {rank} {what}: collateral"
         for rank, what in did.items()
@@ -108,6 +111,11 @@ def _exception(raised: Raised) -> str:
     # gloo puts its own source line before, and advice behind what it has to say.
     told = _SOURCE_LINE.sub("", message[0]).split(". This is typically")[0] if message else ""
     return f"{raised.type}: {told}" if told else raised.type
+
+
+def _echo(rank: RankView) -> str:
+    """Of a rank that only noticed another one's end: gloo's own words would name no rank."""
+    return f"lost its connection inside {_inside(rank)}, step {rank.step}"
 
 
 def _fate(view: View, rank: RankView) -> str:
