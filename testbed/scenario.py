@@ -18,6 +18,7 @@ from testbed.topology import Topology
 from testbed.verdict import Outcome
 
 MAX_STEPS = 100_000
+MAX_SEED = (1 << 63) - 1
 MAX_DEADLINE_MS = 600_000
 
 Where = Literal["leader", "followers", "all"] | dict[str, int | list[int]]
@@ -105,6 +106,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError(f"name is {self.name!r}: give a word without blanks or slashes")
         _within("steps", self.steps, 1, MAX_STEPS)
         _within("deadline_ms", self.deadline_ms, 1, MAX_DEADLINE_MS)
+        _within("seed", self.seed, 0, MAX_SEED)
+        names = [pool.name for pool in self.sidecars]
+        if len(set(names)) < len(names):
+            raise ValueError(f"sidecars are {', '.join(names)}: give each a name of its own")
         _within("progress_within", self.progress_within, 1, MAX_STEPS)
         for key in self.sizes.__struct_fields__:
             _within(f"sizes.{key}", getattr(self.sizes, key), 1, 1 << 20)

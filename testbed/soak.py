@@ -76,7 +76,7 @@ def scenarios(draw: st.DrawFn, subject: str, world: int) -> Scenario:
 
 @st.composite
 def _skews(draw: st.DrawFn, topology: Topology, workload: dict[str, Any]) -> list[dict[str, Any]]:
-    """Up to two groups of ranks whose events are slower, in steps or in milliseconds."""
+    """Up to two groups of ranks whose events are some steps slower."""
     where: list[Any] = [{"rank": rank} for rank in range(topology.size)]
     where += [{axis: at} for axis in ("pp", "tp", "cp") for at in range(getattr(topology, axis))]
     held = [queue for queue in ("write", "load") if workload[f"{queue}s"]]
@@ -88,12 +88,8 @@ def _skews(draw: st.DrawFn, topology: Topology, workload: dict[str, Any]) -> lis
             "steps": st.integers(1, _MOST_SKEW),
         }
     )
-    skews = draw(st.lists(one, max_size=2))
-    if not skews and draw(st.booleans()):
-        # Alone: a shift in steps does not take hold of an event in milliseconds.
-        fields = {"kind": "slow-events", "on": draw(st.sampled_from(where)), "queue": held[0]}
-        skews = [{**fields, "ms": draw(st.integers(1, 5))}]
-    return skews
+    # In steps only: what milliseconds come to is up to the machine, and no finding would shrink.
+    return draw(st.lists(one, max_size=2))
 
 
 @dataclass(frozen=True)

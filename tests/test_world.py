@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -296,3 +297,27 @@ def test_at_the_deadline_every_stack_shows_where_the_rank_stood(two: Fleet) -> N
     assert not [
         event for rank in record.ranks for event in rank.events if isinstance(event, Raised)
     ]
+
+
+def test_a_fleet_that_ended_between_two_cases_is_replaced() -> None:
+    with LastingFleet(lambda: Fleet(1)) as fleet:
+        one = scenario().but(topology=Topology(1, 1))
+        first = fleet._fleet
+        shutil.rmtree(first.folder)  # what the launcher does when torchrun is gone
+        with pytest.raises(EnvironmentFault, match="the fleet ended between two cases"):
+            fleet.run(one)
+        assert completed(fleet.run(one)) == [["w0"]]
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none_is_bad_input(port: int) -> None:
+    with pytest.raises(BadInput, match=f"port {port}: give one from 0"):
+        Fleet(1, port=port)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"seed": 1 << 64}, {"storage": True, "sidecars": [{"name": "a"}, {"name": "a"}]}]
+)
+def test_what_no_rank_could_run_is_refused_with_the_scenario(changes: dict[str, object]) -> None:
+    with pytest.raises(BadInput):
+        scenario(**changes)

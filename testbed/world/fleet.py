@@ -52,6 +52,7 @@ from testbed.world.wire import (
 
 FLEET_FILE_ENV = "TESTBED_FLEET_FILE"
 
+_LAST_PORT = 65535
 _START_LIMIT_S = 60.0
 _BUILD_LIMIT_S = 30.0
 _STOP_LIMIT_S = 10.0
@@ -121,6 +122,8 @@ class Fleet:
     def __init__(self, world: int = 4, *, oversubscribe: bool = False, port: int = 0) -> None:
         if world < 1:
             raise BadInput(f"the world has {world} ranks: give WORLD a whole number from 1 on")
+        if not 0 <= port <= _LAST_PORT:
+            raise BadInput(f"port {port}: give one from 0 (any free one) to {_LAST_PORT}")
         self.world = world
         self._oversubscribe = oversubscribe
         self.lost = ""  # why no further case can run, once a host is gone
@@ -170,7 +173,11 @@ class Fleet:
         self._cases += 1
         case = _Case(self._cases, scenario)
         store = self.folder / f"case-{case.number}"
-        store.mkdir()
+        try:
+            store.mkdir()
+        except OSError as error:  # the launcher has ended since the last case, and cleared up
+            self.lost = f"the fleet ended between two cases ({error.strerror})"
+            raise EnvironmentFault(self.lost) from error
         self._order(case, str(store))
         how = self._watch(case)
         shutil.rmtree(store)
