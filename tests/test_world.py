@@ -321,3 +321,12 @@ def test_a_port_that_is_none_is_bad_input(port: int) -> None:
 def test_what_no_rank_could_run_is_refused_with_the_scenario(changes: dict[str, object]) -> None:
     with pytest.raises(BadInput):
         scenario(**changes)
+
+
+def test_a_run_longer_than_its_deadline_is_no_hang_while_its_ranks_move(two: Fleet) -> None:
+    # 40 steps, each begun 20 ms late: twice the deadline at the least.
+    late = {"kind": "late", "on": {"pp": 0}, "ms": 20}
+    record = two.run(scenario(steps=40, deadline_ms=400, faults=[late]))
+
+    assert record.ended == "finished"
+    assert completed(record) == [["w0"], ["w0"]]
