@@ -19,7 +19,7 @@ from reports.results import Row, document, row, write_json
 from reports.session import keep
 from reports.story import story
 from reports.table import for_terminal, tally
-from testbed import catalog, doctor, faults, oracles, record, reference, subjects
+from testbed import catalog, doctor, faults, nodes, oracles, record, reference, subjects
 from testbed.catalog import Axes
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import (
@@ -151,6 +151,7 @@ def _fleet_options(parser: argparse.ArgumentParser, world: int | None) -> None:
     parser.add_argument(
         "--port", type=int, default=0, metavar="P", help="where the hosts call (default: any free)"
     )
+    nodes.add_options(parser.add_argument)
 
 
 def _json_option(parser: argparse.ArgumentParser) -> None:
@@ -194,6 +195,7 @@ def _run_cases(
     oversubscribe: bool,
     make_fleet: MakesFleet,
 ) -> int:
+    nodes.check(vars(options))
     # Everything is checked first: the last of twenty files must not be refused after a minute.
     for case in cases:
         case.topology.check_fits(world, oversubscribe)
@@ -202,7 +204,7 @@ def _run_cases(
     rows: list[Row] = []
     lost = ""
     try:
-        with make_fleet(world, oversubscribe=oversubscribe, port=options.port) as fleet:
+        with _fleet(options, world, oversubscribe, make_fleet) as fleet:
             for count, case in enumerate(cases, 1):
                 _progress(f"[{count}/{len(cases)}] {case.case_id}")
                 result = execute(fleet, case, store)
@@ -218,6 +220,14 @@ def _run_cases(
     if lost:
         raise EnvironmentFault(lost)
     return _status(rows)
+
+
+def _fleet(
+    options: argparse.Namespace, world: int, oversubscribe: bool, make_fleet: MakesFleet
+) -> AbstractContextManager[RunsCases]:
+    if options.listen is not None:
+        return nodes.awaited_fleet(world, vars(options), oversubscribe=oversubscribe)
+    return make_fleet(world, oversubscribe=oversubscribe, port=options.port)
 
 
 def _recheck(options: argparse.Namespace, _: MakesFleet) -> int:

@@ -12,6 +12,7 @@ only runs and judges. Both put the run into the table at the end, also from pyte
 each of which has a fleet of its own.
 """
 
+import contextlib
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -24,7 +25,7 @@ from reports.failure import report as failure_report
 from reports.results import Row, row
 from reports.session import keep
 from reports.table import for_terminal, tally
-from testbed import catalog, subjects
+from testbed import catalog, nodes, subjects
 from testbed.catalog import Axes
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import (
@@ -93,6 +94,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--port", type=int, default=0, metavar="P", help="where the hosts call (default: any free)"
     )
+    nodes.add_options(group.addoption)
     group.addoption("--subject", metavar="S[,S]", help="run every scenario with these subjects")
     for axis in ("pp", "tp", "cp"):
         group.addoption(
@@ -116,6 +118,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--world is {world}: give a whole number from 1 on")
     try:
         check_backend(config.getoption("--backend"), config.getoption("--device"))
+        nodes.check(_node_options(config))
+        if config.getoption("--listen") and getattr(config.option, "numprocesses", None):
+            raise BadInput("--listen: one controller meets the hosts, leave -n (JOBS) out")
         for name in _subjects(config):
             subjects.check(name)
         asked_for = Topology(**_axes(config).given)
@@ -205,6 +210,10 @@ def _axes(config: pytest.Config) -> Axes:
     return Axes(*(config.getoption(f"--{axis}") for axis in ("pp", "tp", "cp")))
 
 
+def _node_options(config: pytest.Config) -> dict[str, Any]:
+    return {name: config.getoption(name) for name in ("listen", "nodes", "fleet_file")}
+
+
 def _subjects(config: pytest.Config) -> list[str]:
     given: str | None = config.getoption("--subject")
     return [name for name in (given or "").split(",") if name]
@@ -220,11 +229,21 @@ def fleet(pytestconfig: pytest.Config) -> Iterator[RunsCases]:
             options("--world"), oversubscribe=options("--oversubscribe"), port=options("--port")
         )
 
-    try:
-        running = LastingFleet(start)
-    except EnvironmentFault as error:
-        pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT_STATUS)
-    with running:
+    with contextlib.ExitStack() as closing:
+        try:
+            running: RunsCases = closing.enter_context(
+                nodes.awaited_fleet(
+                    options("--world"),
+                    _node_options(pytestconfig),
+                    oversubscribe=options("--oversubscribe"),
+                )
+                if options("--listen")
+                else LastingFleet(start)
+            )
+        except BadInput as error:
+            pytest.exit(f"testbed: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+        except EnvironmentFault as error:
+            pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT_STATUS)
         yield running
 
 

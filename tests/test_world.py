@@ -25,6 +25,7 @@ from testbed.trace.events import Complete, Enter, Fired, Raised
 from testbed.verdict import Outcome
 from testbed.world import Fleet, LastingFleet
 from testbed.world import fleet as fleet_module
+from testbed.world.door import Door, Guest
 from testbed.world.wire import Hello, Refused, Wire
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -198,13 +199,14 @@ def test_a_stranger_without_the_token_is_refused_with_one_line_on_both_sides(
     # The first to connect is the stranger: it comes before any host has imported torch.
     begin = Fleet._accept
 
-    def accept_after_a_stranger(fleet: Fleet, listener: socket.socket, token: str) -> None:
-        stranger = Wire(socket.create_connection(listener.getsockname()))
+    def accept_after_a_stranger(fleet: Fleet, door: Door) -> list[Guest]:
+        stranger = Wire(socket.create_connection((door.host, door.port)))
         stranger.send(Hello("wrong", "0", 0, 0))
-        begin(fleet, listener, token)
+        guests = begin(fleet, door)
         answer = stranger.receive()
         assert isinstance(answer, Refused)
         assert answer.why == "wrong token"
+        return guests
 
     monkeypatch.setattr(Fleet, "_accept", accept_after_a_stranger)
     with Fleet(1):
