@@ -1,8 +1,9 @@
-"""A TorchX component that starts the hosts of a fleet, one replica per node (requirements-torchx.txt).
+"""A TorchX component that starts the hosts of a fleet, one replica per node.
 
-``torchx run -s local_cwd launchers/torchx_component.py:hosts --nodes 2 --fleet_file FILE``; in place
-of ``local_cwd`` any of TorchX's schedulers, such as ``slurm`` or ``kubernetes``. The controller runs
-elsewhere and waits; FILE, which it wrote, must be readable at that path in every replica.
+``torchx run -s local_cwd launchers/torchx_component.py:hosts --nodes 2 --fleet_file FILE``; in
+place of ``local_cwd`` any of TorchX's schedulers, such as ``slurm`` or ``kubernetes``. The
+controller runs elsewhere and waits; FILE, which it wrote, must be readable at that path in every
+replica. TorchX itself is an extra: requirements-torchx.txt.
 """
 
 import sys
