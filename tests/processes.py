@@ -9,7 +9,7 @@ from pathlib import Path
 
 GONE_WITHIN_S = 2.0  # the issue's own limit for what a killed testbed may leave behind
 # For what no event tells a bystander: long enough for any machine, and no measure of anything.
-_PATIENCE_S = 60.0
+_PATIENCE_S = 300.0
 
 
 def descendants(pid: int) -> list[int]:

@@ -26,7 +26,14 @@ from tests.processes import await_gone, await_true, cmdline, descendants
 ROOT = Path(__file__).resolve().parents[1]
 LOOPBACK = "127.0.0.1:0"
 HOST = "from testbed.world.host import main; main()"
-OF_ANOTHER_VERSION = f"import testbed; testbed.__version__ = '9.9'; {HOST}"
+# What a host does first, without the seconds that torch takes.
+CALLER = """
+from testbed.world import fleet_file
+from testbed.world.call import call
+call(fleet_file.from_environment())
+"""
+OF_ANOTHER_VERSION = f"import testbed; testbed.__version__ = '9.9'{CALLER}"
+PATIENCE_S = 300
 
 Host = subprocess.Popen[str]
 
@@ -54,7 +61,7 @@ def start_host(index: int, code: str = HOST, **environment: str) -> Host:
 
 def last_words(host: Host) -> str:
     """What a host said at its end; waits for it."""
-    _, said = host.communicate(timeout=60)
+    _, said = host.communicate(timeout=PATIENCE_S)
     return said.strip()
 
 
@@ -112,7 +119,7 @@ def test_the_token_is_on_no_command_line(file: Path) -> None:
             started = [node.pid, *descendants(node.pid)]
             assert len(started) >= 3  # the launcher, torchrun, the host
             assert not [pid for pid in started if met.file.token.encode() in cmdline(pid)]
-        assert node.wait(60) == 0
+        assert node.wait(PATIENCE_S) == 0
 
 
 def test_the_environment_may_hold_what_the_file_says(file: Path) -> None:
@@ -136,7 +143,7 @@ def test_who_did_not_come_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_host_with_a_wrong_token_is_refused_with_one_line_on_both_sides(
     file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    refused = refused_host(file, HOST, token="wrong")
+    refused = refused_host(file, CALLER, token="wrong")
     assert refused == "testbed host 0: refused by the controller: wrong token"
     assert lines_of(capfd) == ["testbed: a host was refused: wrong token"]
 
@@ -155,7 +162,9 @@ def test_a_host_without_a_seat_is_refused_with_one_line_on_both_sides(
     file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     why = "there is no seat for host 7"
-    assert refused_host(file, HOST, index=7) == f"testbed host 7: refused by the controller: {why}"
+    assert (
+        refused_host(file, CALLER, index=7) == f"testbed host 7: refused by the controller: {why}"
+    )
     assert lines_of(capfd) == [f"testbed: a host was refused: {why}"]
 
 
@@ -194,7 +203,7 @@ def test_a_node_passes_on_what_its_host_said_in_one_line(file: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert node.returncode == 1
     assert node.stdout == ""
