@@ -148,4 +148,4 @@ def test_the_batch_file_runs_the_cases_on_the_nodes_that_slurm_gives_it(tmp_path
         timeout=LIMIT_S,
     )
     assert job.returncode == 0, job.stdout + job.stderr
-    assert "1 runs, 1 as expected: 1 ok" in job.stdout
+    assert "1 run, 1 as expected: 1 ok" in job.stdout

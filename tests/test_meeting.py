@@ -187,10 +187,9 @@ def lines_of(capfd: pytest.CaptureFixture[str]) -> list[str]:
 def test_a_host_that_cannot_reach_the_controller_says_so_in_one_line(file: Path) -> None:
     with Meeting(1, 1, LOOPBACK, file) as met:
         contents = file.read_text()
-    host = start_host(0, **{FLEET_ENV: contents})
-    assert (
-        last_words(host) == f"testbed host 0: no controller at {met.file.at} (Connection refused)"
-    )
+    host = start_host(0, CALLER, **{FLEET_ENV: contents})
+    told = f"testbed host 0: no controller at {met.file.at} (Connection refused)"
+    assert last_words(host) == told
     assert host.returncode == 1
 
 
