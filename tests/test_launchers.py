@@ -17,7 +17,7 @@ from testbed.world.fleet_file import FLEET_ENV, FLEET_FILE_ENV, FleetFile
 
 ROOT = Path(__file__).resolve().parents[1]
 TWO_NODES = FleetFile("127.0.0.1", 4000, "secret", world=4, nodes=2, name="cafe")
-LIMIT_S = 300
+LIMIT_S = 900  # patience, no measure: torch is imported four times
 
 ONE_WRITE = from_object(
     {
