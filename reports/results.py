@@ -1,5 +1,6 @@
 """Results as plain JSON: the one form that files, tables and other processes share."""
 
+import os
 import shlex
 import shutil
 import sys
@@ -9,7 +10,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, shortened
 from testbed.runs import RunResult, shown, told
 from testbed.verdict import Divergence
 
@@ -102,6 +103,26 @@ def document(rows: Sequence[Row], world: int, out: str) -> dict[str, Any]:
         "not_as_expected": len(rows) - as_expected,
         "runs": list(rows),
     }
+
+
+def check_json(out: str) -> None:
+    """Raise BadInput, before anything runs, for a file that ``write_json`` could not write."""
+    if out == "-":
+        return
+    if not out or "\0" in out:
+        raise BadInput(f"--json is {out!r}: give a file, or - for standard output")
+    if os.path.isdir(out):
+        raise BadInput(f"{shortened(out)}: cannot be written (is a folder): give a file")
+    new = not os.path.lexists(out)
+    if not new and not os.path.isfile(out):
+        return  # a pipe or a device: to open it could wait for its reader
+    try:
+        # Opened, not asked: permissions alone do not tell of a file system that is read-only.
+        os.close(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
+        if new:
+            os.unlink(out)
+    except OSError as error:
+        raise BadInput(f"{shortened(out)}: cannot be written ({error.strerror})") from error
 
 
 def write_json(data: Any, out: str) -> None:
