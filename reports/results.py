@@ -1,5 +1,6 @@
 """Results as plain JSON: the one form that files, tables and other processes share."""
 
+import errno
 import os
 import shlex
 import shutil
@@ -10,11 +11,13 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from testbed.errors import BadInput, shortened
+from testbed.errors import BadInput, EnvironmentFault, shortened
 from testbed.runs import RunResult, shown, told
 from testbed.verdict import Divergence
 
 FORMAT = 1
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Row(TypedDict):
@@ -126,7 +129,9 @@ def check_json(out: str) -> None:
 
 
 def write_json(data: Any, out: str) -> None:
-    """Write JSON to the file ``out``, ``-`` being standard output. Raises BadInput if it cannot."""
+    """Write JSON to the file ``out``, ``-`` being standard output. Raises BadInput if it cannot,
+    EnvironmentFault where the disk is full.
+    """
     text = msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n"
     if out == "-":
         sys.stdout.write(text)
@@ -134,4 +139,5 @@ def write_json(data: Any, out: str) -> None:
     try:
         Path(out).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"{out}: cannot be written ({error.strerror})") from error
+        kind = EnvironmentFault if error.errno in _FULL else BadInput
+        raise kind(f"{shortened(out)}: cannot be written ({error.strerror})") from error

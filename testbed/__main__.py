@@ -1,5 +1,6 @@
 """``python -m testbed``: the command line, or one line on what is not installed."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ from types import FrameType
 
 _OURS = ("testbed", "reports", "launchers")
 _INTERRUPTED = 130
+_STANDARD_ERROR = 2
 
 
 def main() -> int:
@@ -47,7 +49,8 @@ def _leave(signum: int, frame: FrameType | None) -> None:
 
 
 def _say_interrupted() -> None:
-    os.write(sys.stderr.fileno(), b"testbed: interrupted\n")
+    with contextlib.suppress(OSError):  # the status still tells
+        os.write(_STANDARD_ERROR, b"testbed: interrupted\n")
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def _files(base: Path, named: str) -> list[Path]:
     if _GLOB.isdisjoint(named):
         # Not Path.is_file(): that raises for a name too long.
         return [base / named] if os.path.isfile(base / named) else []
-    fitting = glob.glob(named, root_dir=base, recursive=True, include_hidden=True)
+    fitting = glob.glob(named, root_dir=base, recursive=True)
     return sorted(base / name for name in fitting if os.path.isfile(base / name))
 
 

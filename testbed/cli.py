@@ -174,7 +174,7 @@ def _run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
     cases: list[_Named] = []
     for path in (path for named in options.scenarios for path in catalog.find(named)):
         where = shown(path)
-        scenario = scenarios.load(path)
+        scenario = scenarios.load(Path(where))
         with naming(where):
             spread = catalog.spread(scenario, axes=axes)
             cases += [(where, case.but(**changes)) for case in spread]

@@ -39,7 +39,7 @@ def shortened(name: str) -> str:
     """
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
-    return printable(name)
+    return printable(name) if name.strip() else repr(name)
 
 
 def printable(text: str) -> str:

@@ -50,8 +50,14 @@ def guarded() -> Iterator[None]:
     """Guards ``sys.stdout`` and ``sys.stderr``, and flushes the former at the end, also where an
     exception ends it.
     """
-    out = cast(TextIO, _Guarded(sys.stdout, "standard output"))
-    err = cast(TextIO, _Guarded(sys.stderr, "standard error"))
+    with open(os.devnull, "w") as nowhere:
+        yield from _guarded(nowhere)
+
+
+def _guarded(nowhere: TextIO) -> Iterator[None]:
+    # A stream that was closed before the interpreter began is None.
+    out = cast(TextIO, _Guarded(sys.stdout or nowhere, "standard output"))
+    err = cast(TextIO, _Guarded(sys.stderr or nowhere, "standard error"))
     with redirect_stdout(out), redirect_stderr(err):
         try:
             yield

@@ -122,7 +122,8 @@ def decode_record(data: Any, where: str) -> RunRecord:
     with naming(where):
         ranks = tuple(_rank(at, share) for at, share in enumerate(run.ranks))
         numbers = [share.rank for share in ranks]
-        if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(scenario.topology.size)):
+        known = range(scenario.topology.size)
+        if len(set(numbers)) < len(numbers) or not set(numbers) <= set(known):
             raise BadInput(f"not a whole record (its ranks are {brief(numbers)})")
     return RunRecord(
         scenario=scenario,

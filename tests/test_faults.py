@@ -406,8 +406,8 @@ def check(case: Scenario) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"kind": "microbatch-lag"}, r'faults\[0\] \(microbatch-lag\): .*set "traffic": true'),
-        ({"kind": "extra-pool"}, r'faults\[0\] .*set "storage": true'),
+        ({"kind": "microbatch-lag"}, r'faults\[0\]: .*set "traffic": true'),
+        ({"kind": "extra-pool"}, r'faults\[0\]: .*set "storage": true'),
         ({"kind": "capacity", "host_pages": 200}, "host_pages is 200, sizes.host_pages 128"),
     ],
 )

@@ -81,15 +81,15 @@ def check(scenario: Scenario, plan: Spec) -> None:
     """
     scripts = plan.scripts if isinstance(plan, ScriptedPlan) else {}
     for place, fault in enumerate(parse(scenario.faults)):
-        with naming(f"faults[{place}] ({_KIND_OF[type(fault)]})"):
+        with naming(f"faults[{place}]"):
             fault.check(scenario)
             ranks = select(fault.on, scenario.topology)
             if not ranks:
                 raise BadInput(f"'on' selects no rank at {scenario.topology}")
             if scripts and not any(fault.reaches(scripts[rank]) for rank in ranks):
                 raise BadInput(
-                    "can never take effect, no transfer of the workload is there for it: "
-                    "look at its ranks, queue and steps"
+                    f"{_KIND_OF[type(fault)]} can never take effect, the workload has no such "
+                    "transfer: look at its ranks, queue and steps"
                 )
 
 

@@ -90,9 +90,7 @@ def check_room(key: str, pages: int, scenario: Scenario) -> None:
     """Raise BadInput for a request that no rank has the pages for."""
     room = scenario.sizes.device_pages
     if pages > room:
-        raise BadInput(
-            f"workload: {key} has {pages} pages, sizes.device_pages is {room}: raise it"
-        )
+        raise BadInput(f"workload: {key} has {pages} pages, sizes.device_pages is {room}: raise it")
 
 
 class Requests:
