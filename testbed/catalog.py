@@ -110,7 +110,7 @@ def spread(
     sensible = [topology for topology in wanted if _keeps_its_meaning(scenario, topology)]
     if not sensible:
         raise NamesNobody(
-            f"scenario {scenario.name}: one of its 'on' selects no rank at "
+            f"scenario {shortened(scenario.name)}: one of its 'on' selects no rank at "
             f"{', '.join(map(str, wanted))}"
         )
     return [

@@ -22,7 +22,7 @@ from reports.table import for_terminal, tally
 from testbed import catalog, doctor, faults, oracles, output, record, reference, subjects
 from testbed import scenario as scenarios
 from testbed.catalog import Axes
-from testbed.errors import BadInput, EnvironmentFault, naming, printable
+from testbed.errors import BadInput, EnvironmentFault, naming, one_line
 from testbed.runs import (
     DEFAULT_ROOT,
     DEFAULT_WORLD,
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None, make_fleet: MakesFleet = Fleet) -> i
 
 def _complain(message: str, status: int) -> int:
     with contextlib.suppress(OSError):  # the status still tells
-        print(f"testbed: {printable(' '.join(message.split()))}", file=sys.stderr)
+        print(f"testbed: {one_line(message)}", file=sys.stderr)
     return status
 
 

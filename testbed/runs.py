@@ -146,7 +146,7 @@ def prepare(scenario: Scenario, where: str = "") -> None:
     broken trace file and for a fault that can never take effect, EnvironmentFault for a release
     that cannot be fetched.
     """
-    with naming(where or f"scenario {scenario.name}"):
+    with naming(where or f"scenario {shortened(scenario.name)}"):
         check_backend(scenario.backend, scenario.device)
         _check_sidecars(scenario)
         plan = workloads.parse(scenario)

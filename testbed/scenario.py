@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from testbed.errors import BadInput, brief
+from testbed.errors import BadInput, brief, shortened
 from testbed.topology import Topology
 from testbed.verdict import Outcome
 
@@ -161,7 +161,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         try:
             return msgspec.structs.replace(self, **changes)
         except ValueError as error:
-            raise BadInput(f"scenario {self.name}: {error}") from error
+            raise BadInput(f"scenario {shortened(self.name)}: {error}") from error
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:
@@ -183,15 +183,14 @@ def check_plain(where: str, value: Any) -> None:
     while waiting:
         where, value, depth = waiting.pop()
         if depth > MAX_NESTED:
-            raise ValueError(f"{brief(where)} is nested more than {MAX_NESTED} deep: unfold it")
+            raise ValueError(f"{shortened(where)} is nested more than {MAX_NESTED} deep: unfold it")
         if isinstance(value, dict):
             waiting += [(f"{where}.{key}", item, depth + 1) for key, item in value.items()]
         elif isinstance(value, list):
             waiting += [(f"{where}[{at}]", item, depth + 1) for at, item in enumerate(value)]
         elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
-            raise ValueError(
-                f"{where} is {brief(value)}: give a number from -{MAX_NUMBER} to {MAX_NUMBER}"
-            )
+            limits = f"give a number from -{MAX_NUMBER} to {MAX_NUMBER}"
+            raise ValueError(f"{shortened(where)} is {brief(value)}: {limits}")
 
 
 def select(where: Where, topology: Topology) -> frozenset[int]:
