@@ -8,7 +8,7 @@ rank but through ``torch.distributed``.
 
 from testbed import protocols
 from testbed.cache import KVCache, TransferController
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.protocols import Groups
 from testbed.scenario import Scenario
 from testbed.subjects import bugs, own, sglang
@@ -57,7 +57,7 @@ def check(name: str) -> None:
         own.find(name)
     elif name not in protocols.REGISTRY:
         raise BadInput(
-            f"subject {name!r} is unknown: give one of {', '.join(protocols.REGISTRY)}, "
+            f"subject {brief(name)} is unknown: give one of {', '.join(protocols.REGISTRY)}, "
             "bug:<name>, sglang==<version>, or <package.module>:<Class>"
         )
 
