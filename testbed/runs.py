@@ -154,6 +154,7 @@ def prepare(scenario: Scenario, where: str = "") -> None:
         check_claims(scenario.claims)
         _check_expectations(scenario)
         subjects.prepare(scenario.subject)
+        subjects.check_calls(scenario.subject, (spec.call for spec in scenario.calls))
 
 
 def _check_sidecars(scenario: Scenario) -> None:

@@ -140,7 +140,7 @@ def test_a_mutated_scenario_can_be_run_or_is_refused_beforehand(document: Any) -
         spread = catalog.spread(read, [read.topology, Topology(4, 1), Topology(1, 2)])
         for case in spread:
             # A release would be asked for over the network.
-            known = case.subject.startswith(sglang.PREFIX)
+            known = sglang.is_lifted(case.subject)
             runs.prepare(case.but(subject="batched") if known else case)
         return spread
 
