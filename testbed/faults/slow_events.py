@@ -28,8 +28,8 @@ class SlowEvents(Timed, frozen=True, tag_field="kind", tag="slow-events"):
             raise ValueError(f"slow-events ms is {self.ms}: give 0 or more, and not for backup")
 
     def reaches(self, script: Script) -> bool:
-        """Whether there is a transfer to shift; each backup to storage follows a write."""
-        return self.queue == "backup" or self.concerns_any(self.queue, script)
+        """Whether there is a transfer to shift; what storage does, no script of a rank tells."""
+        return self.queue in ("backup", "prefetch") or self.concerns_any(self.queue, script)
 
     def install(self, bench: Bench, fired: Trigger) -> None:
         """Shift every event that concerns it."""
