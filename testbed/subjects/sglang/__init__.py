@@ -14,6 +14,7 @@ from testbed.cache import KVCache, TransferController
 from testbed.protocols import Groups
 from testbed.scenario import Scenario
 from testbed.subjects.sglang import checkout, names, releases
+from testbed.subjects.sglang.hiradix import HIRADIX, HiRadixSubject
 from testbed.subjects.sglang.lift import LiftError
 from testbed.subjects.sglang.lifted import CacheClass, Lifted, lift
 from testbed.subjects.sglang.names import is_lifted
@@ -29,7 +30,10 @@ class _Kind(NamedTuple):
     subject: type[LiftedSubject]
 
 
-_KINDS: dict[names.CacheName, _Kind] = {"unified": _Kind(UNIFIED, UnifiedSubject)}
+_KINDS: dict[names.CacheName, _Kind] = {
+    "unified": _Kind(UNIFIED, UnifiedSubject),
+    "hiradix": _Kind(HIRADIX, HiRadixSubject),
+}
 
 
 def check(name: str) -> None:

@@ -1,7 +1,7 @@
 """One cache class of one source, lifted: found, cut at our seams, ready to be made a subject of."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from testbed.subjects.sglang.adapters import Adapter, adapter_of
@@ -16,7 +16,7 @@ CONTROLLER_MODULE = "sglang.srt.managers.cache_controller"
 class CacheClass:
     """A cache class that can be lifted. roots: methods wanted where it has them, with all that they
     reach. needs: those without which it is no subject. seams: from the attributes that the whole
-    class uses of ``self``, where lifting stops.
+    class uses of ``self``, where lifting stops. stand_ins: values for names that it imports.
     """
 
     module: str
@@ -24,6 +24,7 @@ class CacheClass:
     roots: tuple[str, ...]
     needs: tuple[str, ...]
     seams: Callable[[frozenset[str]], type[Seams]]
+    stand_ins: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Lifted:
 
 def lift(source: Source, wanted: CacheClass) -> Lifted:
     """Raises LiftError naming what of which file is missing."""
-    library = Library(source, replaced={"rank_consensus": _undecorated})
+    library = Library(source, replaced={"rank_consensus": _undecorated, **wanted.stand_ins})
     module = library.module(wanted.module)
     seams = wanted.seams(module.attributes_of_self(wanted.name))
     cache = module.lift_class(wanted.name, wanted.roots, cut_by(seams))

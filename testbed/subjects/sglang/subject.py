@@ -30,8 +30,7 @@ class LiftedSubject:
         self._adapter = lifted.adapter
         self._cache = cache
         self._engine = engine = lifted.engine()
-        state = {
-            **lifted.cache.set_up(),
+        given = {
             **place(groups),
             "_cache": cache,
             "_subject": lifted.source.name,
@@ -39,10 +38,12 @@ class LiftedSubject:
             "cache_controller": controller,
             **self.state(scenario),
         }
-        for name, value in state.items():
+        # What is given is not set up: that may ask for a server's configuration.
+        for name, value in (lifted.cache.set_up(*given) | given).items():
             setattr(engine, name, value)
         if controller is not None:
-            controller.make_ack = lifted.ack
+            fields = lifted.ack._fields
+            controller.make_ack = lambda **given: lifted.ack(**{f: given[f] for f in fields if f in given})
         # Bound here and not wrapped, so that recorded callers begin with the release's own
         # function.
         self.check_hicache_events = engine.check_hicache_events

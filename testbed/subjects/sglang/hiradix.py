@@ -1,0 +1,126 @@
+"""``HiRadixCache``, lifted: from ``check_hicache_events`` down to the seams.
+
+Its own tree nodes hold locks, pages and marks; ours do, behind their faces (``by_node``). What it
+decides of a tree walk (which node to write, to load, to evict) is the workload's here.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from testbed.cache import Node, PrefetchOperation
+from testbed.scenario import Scenario
+from testbed.subjects.sglang.by_node import (
+    Faces,
+    NodeFace,
+    NodeSeams,
+    keep_host_copy,
+    pending_loads,
+    pending_writes,
+)
+from testbed.subjects.sglang.lifted import CacheClass
+from testbed.subjects.sglang.seams import Seams
+from testbed.subjects.sglang.subject import LiftedSubject
+
+_NEEDS = ("check_hicache_events", "writing_check", "loading_check")
+_WANTED = (
+    "_drain_async_work",
+    "_reap_completed_async_work",
+    "_track_write_through_node",
+    "_replace_pending_write_through_node",
+)
+
+
+class HiRadixNode(NodeFace):
+    """A node with the release's own key. make_key: token ids -> such a key."""
+
+    def __init__(self, make_key: Callable[[list[int]], Any], faces: Faces, node: Node) -> None:
+        super().__init__(faces, node)
+        self._make_key = make_key
+
+    @property
+    def key(self) -> Any:
+        """The key over its tokens: each token of a page bears the number of the page's block."""
+        page = self._faces.cache.sizes.page_tokens
+        return self._make_key([block for block in self._node.blocks for _ in range(page)])
+
+
+class HiRadixSeams(NodeSeams):
+    """What HiRadixCache asks of others and we answer."""
+
+    def _get_extra_pools(self) -> dict[str, Any]:
+        """Pools beside the KV cache's own, which only some models have: none."""
+        return {}
+
+
+class _OtherModels:
+    """Stands for a class of which no object is an instance."""
+
+
+def _seams(_used: frozenset[str]) -> type[Seams]:
+    return HiRadixSeams
+
+
+HIRADIX = CacheClass(
+    module="sglang.srt.mem_cache.hiradix_cache",
+    name="HiRadixCache",
+    roots=(*_NEEDS, *_WANTED),
+    needs=_NEEDS,
+    seams=_seams,
+    # Where events are sent that nobody follows, and a controller of models that none of ours is.
+    stand_ins={"StorageMedium": SimpleNamespace(CPU="CPU"), "HybridCacheController": _OtherModels},
+)
+
+
+class HiRadixSubject(LiftedSubject):
+    """One rank's cache run by a HiRadixCache."""
+
+    def state(self, scenario: Scenario) -> dict[str, Any]:
+        """Pending maps that tell our cache, faces of our nodes, storage as the scenario has it."""
+        make_key = self._lifted.module.get("RadixKey")
+        self._faces = faces = Faces(self._cache, partial(HiRadixNode, make_key))
+        return {
+            "_faces": faces,
+            "root_node": faces.of(self._cache.root),
+            "ongoing_write_through": pending_writes(self._cache),
+            "ongoing_load_back": pending_loads(self._cache, locks_host=False),
+            "page_size": self._cache.sizes.page_tokens,
+            "enable_storage": scenario.storage,
+            "enable_storage_metrics": False,
+            "hicache_storage_pass_prefix_keys": False,
+            "kv_events": SimpleNamespace(record_store=_unheard),
+        }
+
+    def track_write(self, node_id: int) -> None:
+        """Lock the node and have the release remember its write, as its write-through does."""
+        face = self._faces.of_id(node_id)
+        if "_track_write_through_node" in self._lifted.cache.methods:
+            self._engine._track_write_through_node(face, len(face.key))
+        else:
+            self._engine.ongoing_write_through[node_id] = face
+        self._engine.inc_lock_ref(face)
+
+    def track_load(self, node_id: int) -> None:
+        """Lock the node on device and host, remembered as the release's own load-back does."""
+        face = self._faces.of_id(node_id)
+        keep_host_copy(self._cache, node_id)
+        self._engine.ongoing_load_back[node_id] = face
+        self._engine.inc_lock_ref(face)
+
+    def track_prefetch(self, operation: PrefetchOperation) -> None:
+        """Lock the query's anchor on host, remembered as the release's own prefetch does."""
+        raise NotImplementedError
+
+    def on_split(self, old_id: int, new_prefix_id: int) -> None:
+        """Publish both parts of a node that was split while its write was in flight.
+
+        Sources that keep no list of what to publish take the split for no concern of the write.
+        """
+        if "_replace_pending_write_through_node" in self._lifted.cache.methods:
+            prefix, suffix = self._faces.of_id(new_prefix_id), self._faces.of_id(old_id)
+            self._engine._replace_pending_write_through_node(suffix, [prefix, suffix])
+
+
+def _unheard(*_: Any, **__: Any) -> None:
+    """Events for routers that follow a server's cache: nobody follows ours."""
