@@ -4,7 +4,7 @@ Its own tree nodes hold locks, pages and marks; ours do, behind their faces (``b
 decides of a tree walk (which node to write, to load, to evict) is the workload's here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +19,13 @@ from testbed.subjects.sglang.by_node import (
     pending_loads,
     pending_writes,
 )
+from testbed.subjects.sglang.lift import LiftedClass
 from testbed.subjects.sglang.lifted import CacheClass
 from testbed.subjects.sglang.seams import Seams
 from testbed.subjects.sglang.subject import LiftedSubject
 
-_NEEDS = ("check_hicache_events", "writing_check", "loading_check")
-_WANTED = (
+_ROOTS = (
+    "check_hicache_events",
     "_drain_async_work",
     "_reap_completed_async_work",
     "_track_write_through_node",
@@ -58,6 +59,14 @@ class _OtherModels:
     """Stands for a class of which no object is an instance."""
 
 
+def _needs(cache: LiftedClass) -> Iterator[str]:
+    yield "check_hicache_events"
+    if "_finish_write_through_ack" in cache.methods:
+        # Then a pending write is an entry of the source's own making, several nodes in it.
+        yield "_track_write_through_node"
+        yield "_replace_pending_write_through_node"
+
+
 def _seams(_used: frozenset[str]) -> type[Seams]:
     return HiRadixSeams
 
@@ -65,8 +74,8 @@ def _seams(_used: frozenset[str]) -> type[Seams]:
 HIRADIX = CacheClass(
     module="sglang.srt.mem_cache.hiradix_cache",
     name="HiRadixCache",
-    roots=(*_NEEDS, *_WANTED),
-    needs=_NEEDS,
+    roots=_ROOTS,
+    needs=_needs,
     seams=_seams,
     # Where events are sent that nobody follows, and a controller of models that none of ours is.
     stand_ins={"StorageMedium": SimpleNamespace(CPU="CPU"), "HybridCacheController": _OtherModels},

@@ -38,12 +38,19 @@ class LiftedSubject:
             "cache_controller": controller,
             **self.state(scenario),
         }
-        # What is given is not set up: that may ask for a server's configuration.
-        for name, value in (lifted.cache.set_up(*given) | given).items():
+        state = {
+            # Sources without storage have no such maps, or none that lifted code reads.
+            "ongoing_backup": {},
+            "ongoing_prefetch": {},
+            # What is given is not set up: to set it up may need a server's configuration.
+            **lifted.cache.set_up(*given),
+            **given,
+        }
+        for name, value in state.items():
             setattr(engine, name, value)
         if controller is not None:
-            fields = lifted.ack._fields
-            controller.make_ack = lambda **given: lifted.ack(**{f: given[f] for f in fields if f in given})
+            controller.make_ack = lifted.ack
+            controller.revokes = lifted.adapter.revoke_queue
         # Bound here and not wrapped, so that recorded callers begin with the release's own
         # function.
         self.check_hicache_events = engine.check_hicache_events
