@@ -184,9 +184,7 @@ class Module:
                     self._need(name)
                 values[attribute] = self._compile(ast.Expression(value), "eval")
         return lambda *given: {
-            name: eval(code, self.namespace)
-            for name, code in values.items()
-            if name not in given
+            name: eval(code, self.namespace) for name, code in values.items() if name not in given
         }
 
     def _bring(self, name: str) -> Any:
