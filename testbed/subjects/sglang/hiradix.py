@@ -9,8 +9,11 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from testbed.cache import Node, PrefetchOperation
-from testbed.scenario import Scenario
+import torch
+
+from testbed.cache import Node, PrefetchKey, PrefetchOperation
+from testbed.cache.prefetch import StorageRequest
+from testbed.scenario import Call, Scenario
 from testbed.subjects.sglang.by_node import (
     Faces,
     NodeFace,
@@ -21,7 +24,7 @@ from testbed.subjects.sglang.by_node import (
 )
 from testbed.subjects.sglang.lift import LiftedClass
 from testbed.subjects.sglang.lifted import CacheClass
-from testbed.subjects.sglang.seams import Seams
+from testbed.subjects.sglang.seams import Seams, insert_on_host
 from testbed.subjects.sglang.subject import LiftedSubject
 
 _ROOTS = (
@@ -30,6 +33,11 @@ _ROOTS = (
     "_reap_completed_async_work",
     "_track_write_through_node",
     "_replace_pending_write_through_node",
+    "flush_write_through_acks",
+    "drain_storage_control_queues",
+    "check_prefetch_progress",
+    "_prefetch_timeout_check_linear_func",
+    "is_load_back_event_done",
 )
 
 
@@ -53,6 +61,16 @@ class HiRadixSeams(NodeSeams):
     def _get_extra_pools(self) -> dict[str, Any]:
         """Pools beside the KV cache's own, which only some models have: none."""
         return {}
+
+    def _insert_helper_host(  # type: ignore[override]
+        self, face: NodeFace, key: Any, host_indices: torch.Tensor, _hashes: list[str]
+    ) -> int:
+        """Pages fetched from storage, below a node; returns tokens of them that were there before.
+
+        key: a part of what the request asked for, wrapped in the release's own key or not.
+        """
+        asked: PrefetchKey = getattr(key, "token_ids", key)
+        return insert_on_host(self._cache, face.id, asked, host_indices).prefix_len
 
 
 class _OtherModels:
@@ -99,6 +117,16 @@ class HiRadixSubject(LiftedSubject):
             "enable_storage_metrics": False,
             "hicache_storage_pass_prefix_keys": False,
             "kv_events": SimpleNamespace(record_store=_unheard),
+            **self._timeout(scenario.prefetch.timeout_steps),
+        }
+
+    def _timeout(self, steps: int) -> dict[str, Any]:
+        """The release's own timeout, of as many steps whatever was asked for."""
+        methods = self._lifted.cache.methods
+        check = "_prefetch_timeout_check_linear_func"
+        return {
+            "prefetch_timeout_config": SimpleNamespace(base=steps, max=steps, per_ki_token=0),
+            **({"is_prefetch_timeout": getattr(self._engine, check)} if check in methods else {}),
         }
 
     def track_write(self, node_id: int) -> None:
@@ -119,7 +147,12 @@ class HiRadixSubject(LiftedSubject):
 
     def track_prefetch(self, operation: PrefetchOperation) -> None:
         """Lock the query's anchor on host, remembered as the release's own prefetch does."""
-        raise NotImplementedError
+        face = self._faces.of_id(operation.node_id)
+        face.protect_host()
+        asked = operation.prefetch_key
+        pages = [operation.host_indices] if self._adapter.allocates_first else []
+        self._engine.ongoing_prefetch[operation.request_id] = (face, asked, *pages, operation)
+        self._engine.cache_controller.prefetch_tokens_occupied += len(asked)
 
     def on_split(self, old_id: int, new_prefix_id: int) -> None:
         """Publish both parts of a node that was split while its write was in flight.
@@ -129,6 +162,28 @@ class HiRadixSubject(LiftedSubject):
         if "_replace_pending_write_through_node" in self._lifted.cache.methods:
             prefix, suffix = self._faces.of_id(new_prefix_id), self._faces.of_id(old_id)
             self._engine._replace_pending_write_through_node(suffix, [prefix, suffix])
+
+
+    def _callable(self) -> dict[Call, tuple[str, Callable[[str], object]]]:
+        """As for every class, but for what HiRadixCache has otherwise."""
+        asks = "check_prefetch_progress"
+        by_handle = self._lifted.cache.mentions("rid", asks)
+
+        def check_prefetch(request: str) -> object:
+            return getattr(self._engine, asks)(StorageRequest(request) if by_handle else request)
+
+        return {
+            **super()._callable(),
+            "write-back": ("writing_check", self._write_back),
+            "prefetch-check": (asks, check_prefetch),
+        }
+
+    def _write_back(self, _: str) -> None:
+        # Its writes are never locked and the check unlocks none, where write-through's are both:
+        # what is pending when this is called counts as write-back's from here on.
+        for node_id in self._engine.ongoing_write_through:
+            self._cache.dec_lock_ref(node_id)
+        self._engine.writing_check(write_back=True)
 
 
 def _unheard(*_: Any, **__: Any) -> None:
