@@ -163,7 +163,6 @@ class HiRadixSubject(LiftedSubject):
             prefix, suffix = self._faces.of_id(new_prefix_id), self._faces.of_id(old_id)
             self._engine._replace_pending_write_through_node(suffix, [prefix, suffix])
 
-
     def _callable(self) -> dict[Call, tuple[str, Callable[[str], object]]]:
         """As for every class, but for what HiRadixCache has otherwise."""
         asks = "check_prefetch_progress"
