@@ -1,4 +1,4 @@
-"""The command line: run, list, explain, replay, recheck, doctor.
+"""The command line: run, list, explain, replay, recheck, subjects, doctor.
 
 Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
 failed. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
@@ -19,7 +19,7 @@ from reports.results import Row, document, row, write_json
 from reports.session import keep
 from reports.story import story
 from reports.table import for_terminal, tally
-from testbed import catalog, doctor, faults, oracles, record, reference, subjects
+from testbed import catalog, doctor, faults, fetching, oracles, record, reference, subjects
 from testbed.catalog import Axes
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import (
@@ -130,6 +130,10 @@ def _parser() -> argparse.ArgumentParser:
     recheck = command("recheck", _recheck, "judge recorded runs again without running them")
     recheck.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a session's folder")
     _json_option(recheck)
+
+    releases = command("subjects", _subjects, "fetch releases of SGLang into the cache")
+    releases.add_argument("what", choices=("fetch",))
+    releases.add_argument("names", nargs="+", metavar="sglang==X")
 
     command("doctor", _doctor, "check the environment, one line each")
     return parser
@@ -312,6 +316,11 @@ def _entries(available: Iterable[str] | dict[str, str]) -> list[dict[str, Any]]:
 def first_sentence(text: str) -> str:
     """Up to the first full stop that ends a sentence, on one line."""
     return " ".join(text.split()).split(". ")[0].rstrip(".")
+
+
+def _subjects(options: argparse.Namespace, _: MakesFleet) -> int:
+    fetching.fetch(options.names)
+    return AS_EXPECTED
 
 
 def _doctor(_: argparse.Namespace, __: MakesFleet) -> int:
