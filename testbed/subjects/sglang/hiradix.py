@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from testbed.cache import Node, PrefetchKey, PrefetchOperation
-from testbed.cache.prefetch import StorageRequest
 from testbed.scenario import Call, Scenario
+from testbed.subjects.sglang.adapters import CALLED
 from testbed.subjects.sglang.by_node import (
     Faces,
     NodeFace,
@@ -33,11 +33,8 @@ _ROOTS = (
     "_reap_completed_async_work",
     "_track_write_through_node",
     "_replace_pending_write_through_node",
-    "flush_write_through_acks",
-    "drain_storage_control_queues",
-    "check_prefetch_progress",
     "_prefetch_timeout_check_linear_func",
-    "is_load_back_event_done",
+    *CALLED,
 )
 
 
@@ -163,19 +160,8 @@ class HiRadixSubject(LiftedSubject):
             prefix, suffix = self._faces.of_id(new_prefix_id), self._faces.of_id(old_id)
             self._engine._replace_pending_write_through_node(suffix, [prefix, suffix])
 
-    def _callable(self) -> dict[Call, tuple[str, Callable[[str], object]]]:
-        """As for every class, but for what HiRadixCache has otherwise."""
-        asks = "check_prefetch_progress"
-        by_handle = self._lifted.cache.mentions("rid", asks)
-
-        def check_prefetch(request: str) -> object:
-            return getattr(self._engine, asks)(StorageRequest(request) if by_handle else request)
-
-        return {
-            **super()._callable(),
-            "write-back": ("writing_check", self._write_back),
-            "prefetch-check": (asks, check_prefetch),
-        }
+    def _call(self, call: Call, method: str) -> Callable[[str], object]:
+        return self._write_back if call == "write-back" else super()._call(call, method)
 
     def _write_back(self, _: str) -> None:
         # Its writes are never locked and the check unlocks none, where write-through's are both:

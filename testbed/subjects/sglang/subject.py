@@ -114,7 +114,9 @@ class LiftedSubject:
         }
 
     def _call(self, call: Call, method: str) -> Callable[[str], object]:
-        engine, by_handle = self._engine, self._adapter.by_handle
+        """What the loop calls for ``call``, given a request or load; ``method`` is the source's."""
+        engine = self._engine
+        by_handle = self._adapter.by_handle or self._adapter.checks_by_rid
 
         def check_prefetch(request: str) -> object:
             return engine.check_prefetch_progress(StorageRequest(request) if by_handle else request)
