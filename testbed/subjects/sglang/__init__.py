@@ -15,6 +15,7 @@ from testbed.cache import KVCache, TransferController
 from testbed.protocols import Groups
 from testbed.scenario import Call, Scenario
 from testbed.subjects.sglang import checkout, names, releases
+from testbed.subjects.sglang.hiradix import HIRADIX, HiRadixSubject
 from testbed.subjects.sglang.lift import LiftError
 from testbed.subjects.sglang.lifted import CacheClass, Lifted, lift
 from testbed.subjects.sglang.names import RELEASE, is_lifted
@@ -56,13 +57,36 @@ KNOWN = (
 )
 """Releases with a UnifiedRadixCache that offloads, as of this writing. Any may be asked for."""
 
+KNOWN_HIRADIX = (
+    "0.5.9",
+    "0.5.10",
+    "0.5.10.post1",
+    "0.5.11",
+    "0.5.12",
+    "0.5.12.post1",
+    "0.5.13",
+    "0.5.13.post1",
+    "0.5.14",
+    "0.5.15",
+    "0.5.15.post1",
+    "0.5.16",
+    "0.5.17",
+    "0.5.18",
+    "0.5.19",
+    "0.5.20",
+)
+"""Releases whose HiRadixCache is known to be one that can be lifted; there was none after them."""
+
 
 class _Kind(NamedTuple):
     cache: CacheClass
     subject: type[LiftedSubject]
 
 
-_KINDS: dict[names.CacheName, _Kind] = {"unified": _Kind(UNIFIED, UnifiedSubject)}
+_KINDS: dict[names.CacheName, _Kind] = {
+    "unified": _Kind(UNIFIED, UnifiedSubject),
+    "hiradix": _Kind(HIRADIX, HiRadixSubject),
+}
 
 
 def check_form(name: str) -> None:
@@ -79,6 +103,10 @@ def known() -> dict[str, str]:
     for version in sorted({*KNOWN, *cached}, key=releases.age):
         state = _state(cached[version]) if version in cached else "not fetched yet"
         told[f"{names.RELEASE}{version}"] = f"UnifiedRadixCache of that release; {state}"
+    for version in KNOWN_HIRADIX:
+        state = _state(cached[version]) if version in cached else "not fetched yet"
+        name = f"{names.RELEASE}{version}:{names.HIRADIX}"
+        told[name] = f"HiRadixCache of that release; {state}"
     return told
 
 

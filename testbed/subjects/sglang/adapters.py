@@ -20,6 +20,7 @@ class Adapter(NamedTuple):
     request id. revoke_queue: a storage query that found too little comes back in a queue of its
     own. allocates_first: host pages of a prefetch are allocated before storage is asked.
     prefetch_acks: pages that arrived are told through a queue of ACKs, else on the operation.
+    checks_by_rid: a prefetch check is given a handle and takes the request id from it.
     calls: the methods that scenarios can have called besides the check, of those that there are.
     """
 
@@ -30,6 +31,7 @@ class Adapter(NamedTuple):
     revoke_queue: bool
     allocates_first: bool
     prefetch_acks: bool
+    checks_by_rid: bool
     calls: dict[Call, str]
 
 
@@ -60,6 +62,7 @@ def adapter_of(cache: LiftedClass) -> Adapter:
         allocates_first=cache.mentions("prefetch_revoke_queue")
         and not cache.mentions("prefetch_hit_queue"),
         prefetch_acks=cache.mentions("ack_prefetch_queue"),
+        checks_by_rid=cache.mentions("rid", "check_prefetch_progress"),
         calls={call: found for call, names in _CALLS.items() if (found := _first(names, cache))},
     )
 

@@ -111,16 +111,19 @@ class NodeFace:
 
 
 class Faces:
-    """The faces of one rank's nodes."""
+    """The faces of one rank's nodes. make: gives a node its face."""
 
-    def __init__(self, cache: KVCache) -> None:
+    def __init__(
+        self, cache: KVCache, make: "Callable[[Faces, Node], NodeFace]" = NodeFace
+    ) -> None:
         self.cache = cache
+        self._make = make
         self._made: dict[int, NodeFace] = {}
 
     def of(self, node: Node) -> NodeFace:
         """The node's face."""
         if node.id not in self._made:
-            self._made[node.id] = NodeFace(self, node)
+            self._made[node.id] = self._make(self, node)
         return self._made[node.id]
 
     def of_id(self, node_id: int) -> NodeFace:

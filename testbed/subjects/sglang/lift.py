@@ -47,13 +47,13 @@ class LiftedClass(typing.NamedTuple):
 
     methods: names taken, and for each every attribute name in its code, of whatever. reads:
     attributes that they use of ``self`` and that are no methods. set_up: makes anew those of them
-    that the class's own set-up gives a value needing no parameter.
+    that the class's own set-up gives a value needing no parameter, but for those named.
     """
 
     cls: type
     methods: dict[str, frozenset[str]]
     reads: frozenset[str]
-    set_up: Callable[[], dict[str, Any]]
+    set_up: Callable[..., dict[str, Any]]
 
     def mentions(self, name: str, method: str | None = None) -> bool:
         """Whether an attribute of that name occurs in the method, or in any; False where there is
@@ -172,7 +172,7 @@ class Module:
             with contextlib.suppress(LiftError):
                 self._need(name)
 
-    def _set_up(self, node: ast.ClassDef, reads: Collection[str]) -> Callable[[], dict[str, Any]]:
+    def _set_up(self, node: ast.ClassDef, reads: Collection[str]) -> Callable[..., dict[str, Any]]:
         values: dict[str, types.CodeType] = {}
         for attribute, value in _set_on_self(node):
             names = _eager_names(value)
@@ -183,7 +183,9 @@ class Module:
                 for name in names:
                     self._need(name)
                 values[attribute] = self._compile(ast.Expression(value), "eval")
-        return lambda: {name: eval(code, self.namespace) for name, code in values.items()}
+        return lambda *given: {
+            name: eval(code, self.namespace) for name, code in values.items() if name not in given
+        }
 
     def _bring(self, name: str) -> Any:
         node = self._defined.get(name)

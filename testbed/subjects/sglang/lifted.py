@@ -1,7 +1,7 @@
 """One cache class of one source, lifted: found, cut at our seams, ready to be made a subject of."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from testbed.subjects.sglang import step_time
@@ -17,7 +17,8 @@ CONTROLLER_MODULE = "sglang.srt.managers.cache_controller"
 class CacheClass:
     """A cache class that can be lifted. roots: methods wanted where it has them, with all that they
     reach. needs: those of the lifted class without which it is no subject. seams: from the
-    attributes that the whole class uses of ``self``, where lifting stops.
+    attributes that the whole class uses of ``self``, where lifting stops. stand_ins: values for
+    names that its file imports.
     """
 
     module: str
@@ -25,6 +26,7 @@ class CacheClass:
     roots: tuple[str, ...]
     needs: Callable[[LiftedClass], Iterable[str]]
     seams: Callable[[frozenset[str]], type[Seams]]
+    stand_ins: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Lifted:
 
 def lift(source: Source, wanted: CacheClass) -> Lifted:
     """Raises LiftError naming what of which file is missing."""
-    library = Library(source, replaced={"rank_consensus": _undecorated, "time": step_time})
+    replaced = {"rank_consensus": _undecorated, "time": step_time, **wanted.stand_ins}
+    library = Library(source, replaced)
     module = library.module(wanted.module)
     seams = wanted.seams(module.attributes_of_self(wanted.name))
     cache = module.lift_class(wanted.name, wanted.roots, cut_by(seams))

@@ -33,11 +33,7 @@ class LiftedSubject:
         self._adapter = lifted.adapter
         self._cache = cache
         self._engine = engine = lifted.engine()
-        state = {
-            # Sources without storage have no such maps, or none that lifted code reads.
-            "ongoing_backup": {},
-            "ongoing_prefetch": {},
-            **lifted.cache.set_up(),
+        given = {
             **place(groups),
             "_cache": cache,
             "_subject": lifted.source.name,
@@ -49,6 +45,14 @@ class LiftedSubject:
             "prefetch_timeout_per_page": 0.0,
             "prefetch_threshold": cache.sizes.page_tokens,
             **self.state(scenario),
+        }
+        state = {
+            # Sources without storage have no such maps, or none that lifted code reads.
+            "ongoing_backup": {},
+            "ongoing_prefetch": {},
+            # What is given is not set up: to set it up may need a server's configuration.
+            **lifted.cache.set_up(*given),
+            **given,
         }
         for name, value in state.items():
             setattr(engine, name, value)
@@ -110,7 +114,9 @@ class LiftedSubject:
         }
 
     def _call(self, call: Call, method: str) -> Callable[[str], object]:
-        engine, by_handle = self._engine, self._adapter.by_handle
+        """What the loop calls for ``call``, given a request or load; ``method`` is the source's."""
+        engine = self._engine
+        by_handle = self._adapter.by_handle or self._adapter.checks_by_rid
 
         def check_prefetch(request: str) -> object:
             return engine.check_prefetch_progress(StorageRequest(request) if by_handle else request)
