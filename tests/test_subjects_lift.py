@@ -154,7 +154,7 @@ def test_reached_methods_are_lifted_and_run_by_their_own_names(library: Library)
 
     result = cache.check(limit=2)
 
-    assert lifted.methods == {"check", "count", "size"}
+    assert set(lifted.methods) == {"check", "count", "size"}
     assert result == 6
     assert cache.waiting == {0: 514, 1: 514}
 
@@ -172,7 +172,7 @@ def test_set_up_gives_what_needs_no_parameter_and_is_read_anew_each_time(library
 def test_lifting_stops_at_a_seam(library: Library) -> None:
     lifted = library.module(NAME).lift_class("Cache", ["through_the_seam"], cut=["seam"])
 
-    assert lifted.methods == {"through_the_seam"}
+    assert set(lifted.methods) == {"through_the_seam"}
     assert "seam" not in vars(lifted.cls)
 
 
@@ -219,7 +219,7 @@ def test_what_cannot_be_lifted_is_named_with_its_file(
 
 
 def test_a_module_that_was_not_kept_is_named(library: Library) -> None:
-    with pytest.raises(LiftError, match=r"sglang\.srt\.layers\.not_kept of sglang 9\.8\.7"):
+    with pytest.raises(LiftError, match=r"sglang==9\.8\.7: module .*layers\.not_kept has"):
         library.module("sglang.srt.layers.not_kept")
 
 

@@ -40,7 +40,7 @@ def available() -> dict[str, str]:
     }
     named |= bugs.available()
     for version in RELEASES:
-        named[f"{sglang.PREFIX}{version}"] = "UnifiedRadixCache of that release, lifted"
+        named[f"sglang=={version}"] = "UnifiedRadixCache of that release, lifted"
     return named
 
 
@@ -48,9 +48,8 @@ def check(name: str) -> None:
     """Raises BadInput for a name that stands for no subject and for a release that does not exist,
     EnvironmentFault for a release that is not in the cache and cannot be fetched.
     """
-    version = _release(name)
-    if version is not None:
-        sglang.fetch(version)
+    if sglang.is_lifted(name):
+        sglang.check(name)
     elif name.startswith(bugs.PREFIX):
         bugs.find(name)
     elif own.is_own(name):
@@ -58,7 +57,7 @@ def check(name: str) -> None:
     elif name not in protocols.REGISTRY:
         raise BadInput(
             f"subject {name!r} is unknown: give one of {', '.join(protocols.REGISTRY)}, "
-            "bug:<name>, sglang==<version>, or <package.module>:<Class>"
+            "bug:<name>, sglang==<version>, sglang@<folder>, or <package.module>:<Class>"
         )
 
 
@@ -75,21 +74,15 @@ def preload(name: str) -> None:
     module, so that no rank has to. Single-threaded, touches no torch operation. Raises as ``check``
     does.
     """
-    version = _release(name)
-    if version is not None:
-        sglang.lifted(version)
+    if sglang.is_lifted(name):
+        sglang.lifted(name)
     elif not name.startswith(bugs.PREFIX) and own.is_own(name):
         own.find(name)
 
 
 def versions(name: str) -> dict[str, str]:
     """What of others the subject is made of, for the record: a release's wheel and its SHA-256."""
-    version = _release(name)
-    return {} if version is None else sglang.versions(version)
-
-
-def _release(name: str) -> str | None:
-    return name.removeprefix(sglang.PREFIX) if name.startswith(sglang.PREFIX) else None
+    return sglang.versions(name) if sglang.is_lifted(name) else {}
 
 
 def source(name: str) -> str:
@@ -106,10 +99,8 @@ def make(
 ) -> Subject:
     """The subject of one rank, listening to its cache's splits. Raises as ``check`` does."""
     subject: Subject
-    version = _release(name)
-    if version is not None:
-        release = sglang.lifted(version)
-        subject = sglang.SglangSubject(release, cache, controller, groups, scenario.storage)
+    if sglang.is_lifted(name):
+        subject = sglang.make(name, cache, controller, groups, scenario)
     else:
         check(name)
         sidecars = tuple(sidecar.name for sidecar in scenario.sidecars)

@@ -1,12 +1,70 @@
-"""SGLang releases as subjects: their own code, lifted out of the wheel, over our cache and
-controller.
+"""SGLang's own code as subjects: lifted out of a release's wheel or of a checkout, over our cache
+and controller.
 
-``releases`` fetches and keeps sources, ``lift`` brings parts of them to life, ``subject`` joins the
-two to a rank. Nothing of SGLang is imported or kept in this repository.
+``names`` reads a subject's name; ``releases`` and ``checkout`` are where sources come from
+(``source``); ``lift`` brings parts of them to life; ``lifted`` cuts a cache class at our ``seams``;
+``adapters`` is the table of what differs between sources; ``unified`` and ``hiradix`` join a cache
+class to a rank. Nothing of SGLang is imported or kept in this repository.
 """
 
-from testbed.subjects.sglang.lift import LiftError
-from testbed.subjects.sglang.releases import fetch
-from testbed.subjects.sglang.subject import PREFIX, SglangSubject, lifted, versions
+from functools import cache
+from typing import NamedTuple
 
-__all__ = ["PREFIX", "LiftError", "SglangSubject", "fetch", "lifted", "versions"]
+from testbed.cache import KVCache, TransferController
+from testbed.protocols import Groups
+from testbed.scenario import Scenario
+from testbed.subjects.sglang import checkout, names, releases
+from testbed.subjects.sglang.lift import LiftError
+from testbed.subjects.sglang.lifted import CacheClass, Lifted, lift
+from testbed.subjects.sglang.names import is_lifted
+from testbed.subjects.sglang.source import Source
+from testbed.subjects.sglang.subject import LiftedSubject
+from testbed.subjects.sglang.unified import UNIFIED, UnifiedSubject
+
+__all__ = ["LiftError", "check", "is_lifted", "lifted", "make", "versions"]
+
+
+class _Kind(NamedTuple):
+    cache: CacheClass
+    subject: type[LiftedSubject]
+
+
+_KINDS: dict[names.CacheName, _Kind] = {"unified": _Kind(UNIFIED, UnifiedSubject)}
+
+
+def check(name: str) -> None:
+    """Fetch a release that is not in the cache; look for a checkout's package. Raises BadInput for
+    a name or a release that does not exist and for a folder without the package, EnvironmentFault
+    for a release that cannot be fetched.
+    """
+    _source(names.parse(name))
+
+
+@cache
+def lifted(name: str) -> Lifted:
+    """Lift a subject, once per process. Raises as ``check``, and LiftError for what cannot be
+    lifted.
+    """
+    parsed = names.parse(name)
+    return lift(_source(parsed), _KINDS[parsed.cache].cache)
+
+
+def versions(name: str) -> dict[str, str]:
+    """Where the lifted code comes from, for the record."""
+    return lifted(name).source.versions()
+
+
+def make(
+    name: str,
+    cache: KVCache,
+    controller: TransferController | None,
+    groups: Groups,
+    scenario: Scenario,
+) -> LiftedSubject:
+    """The subject of one rank. Raises as ``lifted``."""
+    kind = _KINDS[names.parse(name).cache]
+    return kind.subject(lifted(name), cache, controller, groups, scenario)
+
+
+def _source(name: names.SubjectName) -> Source:
+    return releases.fetch(name.where) if name.kind == "release" else checkout.find(name.where)

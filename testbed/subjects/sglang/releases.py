@@ -19,12 +19,11 @@ from pathlib import Path
 import msgspec
 
 from testbed.errors import BadInput, EnvironmentFault
+from testbed.subjects.sglang.names import PACKAGE, RELEASE, check_version
 
-PACKAGE = "sglang"
 MANIFEST = "source.json"
 FETCH_TIMEOUT_S = 600
 
-_VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*")
 _KEPT = re.compile(
     r"sglang/srt/(mem_cache/.*|managers/.*|distributed/.*|utils/.*|observability/.*|session/.*|[^/]*)\.py"
 )
@@ -59,6 +58,19 @@ class Release:
         """As the package index names it, such as ``0.5.19``."""
         return self.manifest.version
 
+    @property
+    def name(self) -> str:
+        """``sglang==0.5.19``."""
+        return f"{RELEASE}{self.version}"
+
+    def versions(self) -> dict[str, str]:
+        """Version, wheel and SHA-256 of the wheel."""
+        return {
+            "sglang": self.version,
+            "sglang-wheel": self.manifest.wheel,
+            "sglang-sha256": self.manifest.sha256,
+        }
+
     def has(self, path: str) -> bool:
         """Whether ``path`` (inside the package, such as ``srt/environ.py``) was kept."""
         return path in self.manifest.files
@@ -89,12 +101,6 @@ def cache_root() -> Path:
     """``$XDG_CACHE_HOME/hicache-testbed``, by default under ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "hicache-testbed"
-
-
-def check_version(version: str) -> None:
-    """Raises BadInput where ``version`` cannot be a release's number."""
-    if _VERSION.fullmatch(version) is None:
-        raise BadInput(f"subject sglang=={version}: is no version number, write sglang==0.5.19")
 
 
 def fetch(version: str) -> Release:
