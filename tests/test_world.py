@@ -303,6 +303,7 @@ def test_a_fleet_that_ended_between_two_cases_is_replaced() -> None:
     with LastingFleet(lambda: Fleet(1)) as fleet:
         one = scenario().but(topology=Topology(1, 1))
         first = fleet._fleet
+        assert isinstance(first, Fleet)
         shutil.rmtree(first.folder)  # what the launcher does when torchrun is gone
         with pytest.raises(EnvironmentFault, match="the fleet ended between two cases"):
             fleet.run(one)

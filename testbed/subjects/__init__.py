@@ -24,6 +24,7 @@ __all__ = [
     "MinimalSubject",
     "Subject",
     "available",
+    "cached",
     "check",
     "make",
     "preload",
@@ -42,6 +43,11 @@ def available() -> dict[str, str]:
     for version in RELEASES:
         named[f"sglang=={version}"] = "UnifiedRadixCache of that release, lifted"
     return named
+
+
+def cached() -> list[str]:
+    """The subjects of releases that lie in the cache, oldest first. Asks no index."""
+    return sglang.cached()
 
 
 def check(name: str) -> None:

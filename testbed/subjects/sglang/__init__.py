@@ -21,7 +21,7 @@ from testbed.subjects.sglang.source import Source
 from testbed.subjects.sglang.subject import LiftedSubject
 from testbed.subjects.sglang.unified import UNIFIED, UnifiedSubject
 
-__all__ = ["LiftError", "check", "is_lifted", "lifted", "make", "versions"]
+__all__ = ["LiftError", "cached", "check", "is_lifted", "lifted", "make", "versions"]
 
 
 class _Kind(NamedTuple):
@@ -30,6 +30,11 @@ class _Kind(NamedTuple):
 
 
 _KINDS: dict[names.CacheName, _Kind] = {"unified": _Kind(UNIFIED, UnifiedSubject)}
+
+
+def cached() -> list[str]:
+    """The subjects of releases that lie in the cache, oldest first."""
+    return [f"{names.RELEASE}{version}" for version in releases.cached()]
 
 
 def check(name: str) -> None:
