@@ -107,7 +107,8 @@ def _ran(
     store = RunStore(DEFAULT_ROOT)
     rows: list[Row] = []
     try:
-        for each in filled(matrix.cases(scenarios, names), options, make_fleet, store, stream):
+        cases = matrix.cases(scenarios, names)
+        for each in filled(cases, options, make_fleet, store, stream, "compare"):
             rows.append(each)
     finally:
         if rows:

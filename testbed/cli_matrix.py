@@ -113,8 +113,9 @@ def filled(
     make_fleet: MakesFleet,
     store: RunStore,
     stream: TextIO,
+    title: str = "matrix",
 ) -> Iterator[Row]:
-    """Run the cases on one fleet, telling each on ``stream`` as it comes.
+    """Run the cases on one fleet, telling each on ``stream`` as it comes. title: of the progress.
 
     Raises BadInput for a topology that does not fit, before anything runs, and EnvironmentFault
     where there is no fleet any more or no room on the disk.
@@ -126,7 +127,7 @@ def filled(
         return make_fleet(options.world, oversubscribe=options.oversubscribe, port=options.port)
 
     room = width(stream)
-    with LastingFleet(start) as fleet, progress("matrix", len(cases), unit="cells") as bar:
+    with LastingFleet(start) as fleet, progress(title, len(cases), unit="cells") as bar:
         results = matrix.fill(cases, fleet, store)
         for case in cases:
             bar.now(case.case_id)
