@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testbed.world.death import die_with_parent
+from testbed.death import die_with_parent
 
 _TERM_GRACE_S = 0.5
 

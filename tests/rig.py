@@ -94,10 +94,10 @@ class Rig:
     def prefetch(self, anchor: Node, tokens_found: int = 0) -> PrefetchOperation:
         """A storage query below ``anchor`` that came back with ``tokens_found``."""
         operation = PrefetchOperation(
-            self.controller.next_operation_id(), "r0", anchor.id, (901, 902), tokens_found
+            self.controller.next_operation_id(), "r0", anchor.id, (901, 902)
         )
         self.subject.track_prefetch(operation)
-        self.controller.prefetch_hit_queue.put(operation, key="p0")
+        self.controller.answer_prefetch(operation, tokens_found)
         return operation
 
     def step(self, times: int = 1) -> None:

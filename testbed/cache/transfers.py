@@ -139,7 +139,8 @@ class TransferController:
 
     gates / reshapes: hooks for faults. make_ack: builds an ACK from keyword arguments start_event,
     finish_event, node_ids, num_tokens; a subject may plug in its own. backup_after: steps from
-    ``write_storage`` to its ACK.
+    ``write_storage`` to its ACK. revokes: a storage query that found too little comes back as a
+    request id in ``prefetch_revoke_queue``, as up to SGLang 0.5.17, not with the hits.
     """
 
     def __init__(
@@ -154,11 +155,13 @@ class TransferController:
         self.cache = cache
         self.make_ack: Callable[..., Any] = Ack
         self.backup_after = backup_after
+        self.revokes = False
         self.gates: list[Gate] = []
         self.reshapes: list[Reshape] = []
         self.ack_write_queue: list[Any] = []
         self.ack_load_queue: list[Any] = []
         self.prefetch_hit_queue = RecordedQueue("prefetch", recorder)
+        self.prefetch_revoke_queue = RecordedQueue("revoke", recorder)
         self.ack_prefetch_queue = RecordedQueue("prefetch-ack", recorder)
         self.ack_backup_queue = RecordedQueue("backup", recorder)
         self.host_mem_release_queue = RecordedQueue("release", recorder)
@@ -310,6 +313,7 @@ class TransferController:
         """The storage control queues by name."""
         waiting = (
             self.prefetch_hit_queue,
+            *([self.prefetch_revoke_queue] if self.revokes else []),
             self.ack_prefetch_queue,
             self.ack_backup_queue,
             self.host_mem_release_queue,
@@ -328,9 +332,14 @@ class TransferController:
         return operation
 
     def answer_prefetch(self, operation: PrefetchOperation, found_tokens: int) -> None:
-        """Storage has looked: the answer waits in ``prefetch_hit_queue`` for the next drain."""
+        """Storage has looked: the answer waits for the next drain, among the hits or, less than a
+        page, among what is to be revoked where there is such a queue.
+        """
         operation.storage_hit_count = found_tokens
-        self.prefetch_hit_queue.put(operation, key=operation.request_id)
+        if self.revokes and found_tokens < self.cache.sizes.page_tokens:
+            self.prefetch_revoke_queue.put(operation.request_id, key=operation.request_id)
+        else:
+            self.prefetch_hit_queue.put(operation, key=operation.request_id)
 
     def backups(self) -> dict[int, BackupOperation]:
         """Backups whose ACK has not been taken yet, by operation id."""

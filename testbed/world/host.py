@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed import __version__
+from testbed.death import die_with_parent
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.scenario import Scenario, from_object
 from testbed.trace.log import SharedLog
-from testbed.world.death import die_with_parent
 from testbed.world.seat import DONE, EXIT_TROUBLE, GO, READY, RELEASE, RankSeat, RunRank
 from testbed.world.wire import (
     Bye,

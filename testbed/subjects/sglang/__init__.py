@@ -38,11 +38,15 @@ def cached() -> list[str]:
 
 
 def check(name: str) -> None:
-    """Fetch a release that is not in the cache; look for a checkout's package. Raises BadInput for
-    a name or a release that does not exist and for a folder without the package, EnvironmentFault
-    for a release that cannot be fetched.
+    """Fetch a release that is not in the cache, or not as it was fetched; look for a checkout's
+    package. Raises BadInput for a name or a release that does not exist and for a folder without
+    the package, EnvironmentFault for a release that cannot be fetched.
     """
-    _source(names.parse(name))
+    parsed = names.parse(name)
+    if parsed.kind == "release":
+        releases.fetch(parsed.where)
+    else:
+        checkout.find(parsed.where)
 
 
 @cache
@@ -72,4 +76,4 @@ def make(
 
 
 def _source(name: names.SubjectName) -> Source:
-    return releases.fetch(name.where) if name.kind == "release" else checkout.find(name.where)
+    return releases.opened(name.where) if name.kind == "release" else checkout.find(name.where)

@@ -7,13 +7,26 @@ tells our cache.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from testbed.cache import KVCache, Node
 from testbed.cache.pools import TokenPool
 from testbed.subjects.sglang.seams import TICKET, Seams, Ticket
+
+
+class KeyFace(list[int]):
+    """A node's key: its blocks, where a release has tokens."""
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The blocks."""
+        return list(self)
+
+
+class _Component(NamedTuple):
+    host_value: torch.Tensor | None
 
 
 class NodeFace:
@@ -38,9 +51,14 @@ class NodeFace:
         return None if self._node.parent is None else self._faces.of(self._node.parent)
 
     @property
-    def key(self) -> list[int]:
-        """Its blocks: what a release has in tokens."""
-        return list(self._node.blocks)
+    def key(self) -> KeyFace:
+        """Its blocks."""
+        return KeyFace(self._node.blocks)
+
+    @property
+    def component_data(self) -> tuple[_Component, ...]:
+        """Its pages by the number of their component; there is the full one, number 0, alone."""
+        return (_Component(self.host_value),)
 
     @property
     def hash_value(self) -> list[str]:

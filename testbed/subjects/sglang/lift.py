@@ -155,7 +155,7 @@ class Module:
         )
         if sys.version_info >= (3, 12):
             short.type_params = []
-        self._run(ast.copy_location(short, node), name)
+        self._run(ast.fix_missing_locations(ast.copy_location(short, node)), name)
         cls: type = self.namespace[name]
         self._bring_ahead(cls)
         return LiftedClass(cls, _mentioned(body), frozenset(reads), self._set_up(node, reads))

@@ -1,6 +1,6 @@
 """One cache class of one source, lifted: found, cut at our seams, ready to be made a subject of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,28 +15,28 @@ CONTROLLER_MODULE = "sglang.srt.managers.cache_controller"
 @dataclass(frozen=True)
 class CacheClass:
     """A cache class that can be lifted. roots: methods wanted where it has them, with all that they
-    reach. needs: those without which it is no subject. seams: from the attributes that the whole
-    class uses of ``self``, where lifting stops.
+    reach. needs: those of the lifted class without which it is no subject. seams: from the
+    attributes that the whole class uses of ``self``, where lifting stops.
     """
 
     module: str
     name: str
     roots: tuple[str, ...]
-    needs: tuple[str, ...]
+    needs: Callable[[LiftedClass], Iterable[str]]
     seams: Callable[[frozenset[str]], type[Seams]]
 
 
 @dataclass(frozen=True)
 class Lifted:
     """cache: the class cut down, without state. engine: that class over our seams. module: the file
-    that it comes from. ack: the source's own ACK tuple.
+    that it comes from. ack: makes the source's own ACK tuple, as ``TransferController.make_ack``.
     """
 
     source: Source
     cache: LiftedClass
     engine: type
     module: Module
-    ack: type
+    ack: Callable[..., Any]
     adapter: Adapter
 
 
@@ -46,7 +46,7 @@ def lift(source: Source, wanted: CacheClass) -> Lifted:
     module = library.module(wanted.module)
     seams = wanted.seams(module.attributes_of_self(wanted.name))
     cache = module.lift_class(wanted.name, wanted.roots, cut_by(seams))
-    for root in wanted.needs:
+    for root in wanted.needs(cache):
         if root not in cache.methods:
             raise LiftError(
                 f"subject {source.name}: {wanted.name} in {module.told} has no {root}, choose "
@@ -54,7 +54,13 @@ def lift(source: Source, wanted: CacheClass) -> Lifted:
             )
     engine = type(wanted.name, (seams, cache.cls), {})
     ack = library.module(CONTROLLER_MODULE).get("HiCacheAck")
-    return Lifted(source, cache, engine, module, ack, adapter_of(cache))
+    return Lifted(source, cache, engine, module, _with_known_fields(ack), adapter_of(cache))
+
+
+def _with_known_fields(ack: Any) -> Callable[..., Any]:
+    # Earlier ACKs have fewer fields than there is to tell.
+    fields = frozenset(ack._fields)
+    return lambda **given: ack(**{name: value for name, value in given.items() if name in fields})
 
 
 def _undecorated(function: Any = None, **_: Any) -> Any:

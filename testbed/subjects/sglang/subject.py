@@ -31,6 +31,9 @@ class LiftedSubject:
         self._cache = cache
         self._engine = engine = lifted.engine()
         state = {
+            # Sources without storage have no such maps, or none that lifted code reads.
+            "ongoing_backup": {},
+            "ongoing_prefetch": {},
             **lifted.cache.set_up(),
             **place(groups),
             "_cache": cache,
@@ -43,6 +46,7 @@ class LiftedSubject:
             setattr(engine, name, value)
         if controller is not None:
             controller.make_ack = lifted.ack
+            controller.revokes = lifted.adapter.revoke_queue
         # Bound here and not wrapped, so that recorded callers begin with the release's own
         # function.
         self.check_hicache_events = engine.check_hicache_events
