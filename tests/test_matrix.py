@@ -203,18 +203,6 @@ def test_subjects_may_be_globs_over_what_is_listed_or_cached(
         matrix.named_subjects(["nonesuch*"])
 
 
-def test_cached_releases_come_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for version in ("0.5.9", "0.5.10.post1", "0.5.10", "0.5.10rc1", "0.5.23"):
-        entry = tmp_path / "hicache-testbed" / f"sglang-{version}"
-        entry.mkdir(parents=True)
-        (entry / "source.json").write_text("{}")
-    assert subjects.cached() == [
-        f"sglang=={version}"
-        for version in ("0.5.9", "0.5.10rc1", "0.5.10", "0.5.10.post1", "0.5.23")
-    ]
-
-
 # The command
 
 

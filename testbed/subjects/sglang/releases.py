@@ -115,17 +115,10 @@ class Release:
 
 
 def cached() -> list[str]:
-    """Versions that the cache holds, oldest first."""
-    entries = cache_root().glob(f"{PACKAGE}-*/{MANIFEST}")
-    versions = [entry.parent.name.removeprefix(f"{PACKAGE}-") for entry in entries]
-    return sorted(versions, key=_age)
-
-
-def _age(version: str) -> list[tuple[int, str, int]]:
-    # Word by word: a pre-release comes before its release, a post-release after it.
-    words = re.findall(r"([a-z]*)(\d+)", version)
-    order = {"dev": -3, "a": -2, "b": -2, "rc": -1, "": 1, "post": 2}
-    return [(order.get(word, 0), word, int(number)) for word, number in words] + [(0, "", 0)]
+    """Versions that the cache holds, oldest first; their files are not looked at."""
+    prefix = f"{PACKAGE}-"
+    folders = [folder for folder in cache_folder.root().glob(f"{prefix}*") if _kept(folder)]
+    return sorted((folder.name.removeprefix(prefix) for folder in folders), key=age)
 
 
 def fetch(version: str) -> Release:
