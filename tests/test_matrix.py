@@ -13,7 +13,7 @@ from reports import matrix_page
 from reports.matrix import Line, Matrix, document, legend, load, mark
 from reports.matrix_table import errors, for_terminal, heading, tally
 from reports.results import Row, row
-from testbed import matrix, subjects
+from testbed import catalog, matrix, pinned, subjects
 from testbed.cli import main
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.record import RunRecord
@@ -174,6 +174,22 @@ def test_the_scenarios_of_a_matrix_name_their_reports() -> None:
     assert {"empty-follower-write", "claim-one-agreement"} <= {one.name for one in published}
     for one in published:
         assert re.fullmatch(r"([A-G]\d+ )?([\w.-]+/[\w.-]+)?#\d+(, .*)?", one.report), one.name
+
+
+def test_the_page_of_findings_tells_every_pinned_cell_of_the_newest_release_that_is_not_ok() -> (
+    None
+):
+    root = catalog.BUILTIN.parents[1]
+    page = (root / "docs" / "findings.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:3] for line in page.split("\n") if line.startswith("| `")]
+    told = {name: verdict.strip() for names, verdict in rows for name in names.split("`")[1::2]}
+    assert told.keys() <= {file.stem for file in catalog.builtin_files()}
+    pins = pinned.load(root / "cases" / "matrix" / "pinned.json")
+    newest = [pin for pin in pins if pin.subject == "sglang==0.5.23" and pin.verdict != "ok"]
+    assert newest
+    for pin in newest:
+        assert told[pin.scenario].startswith(str(pin.verdict))
+        assert told[pin.scenario].endswith(f"step {pin.step}")
 
 
 def test_a_case_waits_no_longer_than_a_matrix_can_afford() -> None:
