@@ -16,14 +16,15 @@ from testbed.trace.events import CODES, Event, decode
 FORMAT = 1
 RECORD_FILE = "record.json.gz"
 
-ExitKind = Literal["done", "raised", "signal", "stopped"]
+ExitKind = Literal["done", "raised", "signal", "stopped", "paused"]
 
 
 @dataclass(frozen=True)
 class RankRecord:
     """One rank's share. exit: done; raised (an exception left the loop); signal (died by
-    ``signal``, not by the testbed's hand); stopped (ended by the testbed). stack: Python stack
-    of a stopped rank. overflow: the recorder was full and dropped events.
+    ``signal``, not by the testbed's hand); stopped (ended by the testbed); paused (so too, but
+    somebody's SIGSTOP held it already). stack: Python stack of a rank that was ended. overflow:
+    the recorder was full and dropped events.
     """
 
     rank: int
