@@ -114,7 +114,8 @@ def spread(
 
 def _keeps_its_meaning(scenario: Scenario, topology: Topology) -> bool:
     """Every selector names somebody, and everybody only if it does at the scenario's topology."""
-    parts = [scenario.workload, scenario.faults, [{"on": s.on} for s in scenario.sidecars]]
+    named = [pool.on for pool in scenario.sidecars] + [call.on for call in scenario.calls]
+    parts = [scenario.workload, scenario.faults, [{"on": where} for where in named]]
     home = scenario.topology
     return all(
         len(chosen := select(where, topology)) > 0

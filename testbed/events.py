@@ -85,6 +85,10 @@ class Readiness:
             'give steps from 0 on, null (never), {"ms": n} or {"error": "text"}'
         )
 
+    def times(self, count: int) -> "Readiness":
+        """``count`` times as late: of the last one where ``count`` things follow each other."""
+        return replace(self, after=self.after * count)
+
     def delayed(self, steps: int) -> "Readiness":
         """``steps`` later (earlier if negative, at once at the soonest). Only steps can be shifted:
         any other kind comes back unchanged."""

@@ -71,6 +71,32 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return all(allowed is None or size in allowed for allowed, size in axes)
 
 
+Call = Literal["flush", "write-back", "storage-drain", "prefetch-check", "load-back-poll"]
+
+
+class CallSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the ranks' loop calls of the subject besides its check, after it, in each step from
+    ``from_step`` to before ``until_step`` (null: to the end).
+
+    call: ``flush``; ``write-back`` (the write check that waits); ``storage-drain``;
+    ``prefetch-check`` (for each request that waits for its prefetch, until the answer is yes);
+    ``load-back-poll`` (for each load, likewise). only: keys of the requests or loads it is about.
+    """
+
+    call: Call
+    from_step: int = 0
+    until_step: int | None = None
+    on: Where = "all"
+    only: list[str] | None = None
+
+
+class PrefetchStop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a prefetch check stops a prefetch. timeout_steps: of the policy ``timeout``."""
+
+    policy: Literal["best_effort", "wait_complete", "timeout"] = "best_effort"
+    timeout_steps: int = 3
+
+
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One case.
 
@@ -79,7 +105,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     one. steps: scheduler steps. workload / faults: plain objects, see ``workloads`` and ``faults``.
     traffic: the ranks also carry a model's traffic, see ``workloads.traffic``.
     claims: promises held against the subject besides its own: ``"budget:<protocol>"``,
-    ``"stage-local"``. progress_within: steps within which work that is ready must be completed.
+    ``"stage-local"``. calls: what the loop calls besides the check. prefetch: the stop policy of
+    its prefetch checks. progress_within: steps within which work that is ready must be completed.
     deadline_ms: wall time without any progress of any rank, before it is a hang.
     expect: one expectation or several, the first that applies counts; none means ``ok``.
     """
@@ -98,6 +125,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     sizes: Sizes = Sizes()
     faults: list[dict[str, Any]] = []
     claims: list[str] = []
+    calls: list[CallSpec] = []
+    prefetch: PrefetchStop = PrefetchStop()
     progress_within: int = 2
     deadline_ms: int = 10_000
     backend: Literal["gloo", "nccl"] = "gloo"

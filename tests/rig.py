@@ -93,11 +93,10 @@ class Rig:
 
     def prefetch(self, anchor: Node, tokens_found: int = 0) -> PrefetchOperation:
         """A storage query below ``anchor`` that came back with ``tokens_found``."""
-        operation = PrefetchOperation(
-            self.controller.next_operation_id(), "r0", anchor.id, (901, 902)
-        )
+        operation = self.controller.begin_prefetch(anchor, "r0", (901, 902))
+        operation.found_tokens = tokens_found
         self.subject.track_prefetch(operation)
-        self.controller.answer_prefetch(operation, tokens_found)
+        self.controller.answer_prefetch(operation)
         return operation
 
     def step(self, times: int = 1) -> None:

@@ -10,12 +10,13 @@ from testbed.workloads.base import Bench
 class SlowEvents(Timed, frozen=True, tag_field="kind", tag="slow-events"):
     """Events are ``steps`` later (earlier if negative), or take ``ms`` milliseconds instead.
 
-    queue: write, load, both, or backup (the ACKs of backups to storage; steps only).
+    queue: write, load, both, backup (the ACKs of backups to storage; steps only), or prefetch (each
+    page that comes from storage).
     """
 
     steps: int | None = None
     ms: float | None = None
-    queue: Literal["write", "load", "both", "backup"] = "both"
+    queue: Literal["write", "load", "both", "backup", "prefetch"] = "both"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -197,11 +197,20 @@ def _gaps(view: View, rank: RankView) -> list[str]:
 
 
 def _unfired(view: View) -> tuple[str, ...]:
-    """Faults that never took effect. In a run that broke off their turn may not have come."""
+    """Faults and calls that never took effect. In a run that broke off their turn may not have
+    come.
+    """
     fired = {event.fault for rank in view.ranks.values() for event in rank.fired}
-    return tuple(
+    called = {call for rank in view.ranks.values() for call in rank.calls}
+    faults = tuple(
         f"fault {place} ({fault.get('kind', '?')}) never took effect: "
         "look at its ranks, queue and steps"
         for place, fault in enumerate(view.scenario.faults)
         if place not in fired
     )
+    calls = tuple(
+        f"calls[{place}] ({spec.call}) called nothing: look at its ranks, steps and keys"
+        for place, spec in enumerate(view.scenario.calls)
+        if spec.call not in called
+    )
+    return faults + calls

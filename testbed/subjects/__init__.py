@@ -118,5 +118,7 @@ def make(
         else:
             protocol = protocols.make(name, groups)
             subject = MinimalSubject(cache, controller, protocol, storage, sidecars)
+        if isinstance(subject, MinimalSubject):
+            subject.stop = scenario.prefetch
     cache.on_split = subject.on_split
     return subject

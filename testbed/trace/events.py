@@ -260,6 +260,27 @@ class Touched(NamedTuple):
     site: str
 
 
+class Call(NamedTuple):
+    """The rank's loop calls the subject for something besides its check. call: what, as scenarios
+    name it. key: the request or load it is about, "" for none.
+    """
+
+    step: int
+    t_us: int
+    call: str
+    key: str
+
+
+class Answer(NamedTuple):
+    """That call has returned. answer: "yes" or "no" where it is a question, else ""."""
+
+    step: int
+    t_us: int
+    call: str
+    key: str
+    answer: str
+
+
 Event = (
     Begin
     | End
@@ -280,6 +301,8 @@ Event = (
     | About
     | Group
     | Touched
+    | Call
+    | Answer
 )
 
 EVENT_TYPES: tuple[type[Event], ...] = (
@@ -302,6 +325,8 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     About,
     Group,
     Touched,
+    Call,
+    Answer,
 )
 CODES: dict[type[Event], int] = {kind: code for code, kind in enumerate(EVENT_TYPES)}
 

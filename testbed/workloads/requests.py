@@ -19,7 +19,7 @@ from testbed.cache import Node, TransferController
 from testbed.cache.contents import mix64
 from testbed.errors import BadInput
 from testbed.events import Readiness
-from testbed.scenario import Scenario
+from testbed.scenario import Call, Scenario
 from testbed.trace.events import Request
 from testbed.workloads.base import Stage
 
@@ -105,6 +105,10 @@ class Requests:
             if not self._admit(self._waiting[0]):
                 break
             self._waiting.popleft()
+
+    def asked(self, call: Call) -> Sequence[str]:
+        """None: requests here ask storage for nothing, and their loads bear the keys of nodes."""
+        return ()
 
     def locked(self) -> list[int]:
         """The last node of every request of this step."""

@@ -4,6 +4,7 @@ Each row of ``Adapter`` says what to look for. A source that came out after this
 the newest row's behaviour as long as the names it goes by are there.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from testbed.subjects.sglang.lift import LiftedClass
@@ -16,7 +17,10 @@ class Adapter(NamedTuple):
     that forgets outstanding sends, "" where there are none. load_locks_host: a pending load holds
     the host copies too. by_handle: pending prefetches are held by ``operation.handle``, else by
     request id. revoke_queue: a storage query that found too little comes back in a queue of its
-    own.
+    own. allocates_first: host pages of a prefetch are allocated before storage is asked.
+    prefetch_acks: pages that arrived are told through a queue of ACKs, else on the operation.
+    flush: the method that is called to have pending writes looked after between checks, "" where
+    there is none.
     """
 
     by_id: bool
@@ -24,8 +28,12 @@ class Adapter(NamedTuple):
     load_locks_host: bool
     by_handle: bool
     revoke_queue: bool
+    allocates_first: bool
+    prefetch_acks: bool
+    flush: str
 
 
+_FLUSHES = ("flush_write_through_acks", "flush_pending_backups")
 _DRAINS = ("_drain_async_work", "_reap_completed_async_work")
 
 
@@ -33,11 +41,19 @@ def adapter_of(cache: LiftedClass) -> Adapter:
     """The adapter of a class that was lifted."""
     return Adapter(
         by_id="tree_core" in cache.reads,
-        drain=next((name for name in _DRAINS if name in cache.methods), ""),
+        drain=_first(_DRAINS, cache),
         load_locks_host=any(
             cache.mentions(unlock, "loading_check")
             for unlock in ("dec_host_lock_ref", "release_host")
         ),
         by_handle=cache.mentions("handle"),
         revoke_queue=cache.mentions("prefetch_revoke_queue"),
+        allocates_first=cache.mentions("prefetch_revoke_queue")
+        and not cache.mentions("prefetch_hit_queue"),
+        prefetch_acks=cache.mentions("ack_prefetch_queue"),
+        flush=_first(_FLUSHES, cache),
     )
+
+
+def _first(names: Iterable[str], cache: LiftedClass) -> str:
+    return next((name for name in names if name in cache.methods), "")

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from testbed.cache import KVCache
+import torch
+
+from testbed.cache import KVCache, PrefetchKey
 from testbed.cache.pools import TokenPool
-from testbed.subjects.sglang.seams import TICKET, Seams, Ticket
+from testbed.subjects.sglang.seams import TICKET, HostInserted, Seams, Ticket, insert_on_host
 
 
 class IdSeams(Seams):
@@ -58,6 +60,15 @@ class TreeCore:
     def finish_load_back(self, node_id: int) -> None:
         """The device copies loaded under this node's id are whole."""
         self._cache.finish_load_back(node_id)
+
+    def insert_host(
+        self, anchor: int, key: PrefetchKey, host_indices: torch.Tensor, _hashes: Sequence[str]
+    ) -> HostInserted:
+        """Pages fetched from storage, below a node."""
+        return insert_on_host(self._cache, anchor, key, host_indices)
+
+    def commit_hicache_transfers(self, *_: Any, **__: Any) -> None:
+        """What the components have of a transfer: there are none."""
 
     def build_storage_backup_spec(self, node_id: int, _with_prefix_keys: bool) -> SimpleNamespace:
         """What of the node goes to storage: host_value are token indices, int64."""

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from testbed.cache import KVCache, Node
+from testbed.cache import KVCache, Node, PrefetchKey
 from testbed.cache.pools import TokenPool
-from testbed.subjects.sglang.seams import TICKET, Seams, Ticket
+from testbed.subjects.sglang.seams import TICKET, HostInserted, Seams, Ticket, insert_on_host
 
 
 class KeyFace(list[int]):
@@ -157,6 +157,12 @@ class NodeSeams(Seams):
     def dec_host_lock_ref(self, node: NodeFace, *_: Any) -> None:
         """Undo one lock on host."""
         self._cache.dec_host_lock_ref(node.id)
+
+    def _insert_helper_host(
+        self, node: NodeFace, key: PrefetchKey, host_indices: torch.Tensor, _hashes: list[str]
+    ) -> HostInserted:
+        """Pages fetched from storage, below a node."""
+        return insert_on_host(self._cache, node.id, key, host_indices)
 
     def _record_store_event(self, *_: Any, **__: Any) -> None:
         """Events for routers that follow a server's cache: nobody follows ours."""

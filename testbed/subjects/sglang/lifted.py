@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from testbed.subjects.sglang import step_time
 from testbed.subjects.sglang.adapters import Adapter, adapter_of
 from testbed.subjects.sglang.lift import Library, LiftedClass, LiftError, Module
 from testbed.subjects.sglang.seams import Seams, cut_by
@@ -30,6 +31,7 @@ class CacheClass:
 class Lifted:
     """cache: the class cut down, without state. engine: that class over our seams. module: the file
     that it comes from. ack: makes the source's own ACK tuple, as ``TransferController.make_ack``.
+    prefetch_ack: likewise ``TransferController.make_prefetch_ack``, None where there is none.
     """
 
     source: Source
@@ -37,12 +39,13 @@ class Lifted:
     engine: type
     module: Module
     ack: Callable[..., Any]
+    prefetch_ack: Callable[..., Any] | None
     adapter: Adapter
 
 
 def lift(source: Source, wanted: CacheClass) -> Lifted:
     """Raises LiftError naming what of which file is missing."""
-    library = Library(source, replaced={"rank_consensus": _undecorated})
+    library = Library(source, replaced={"rank_consensus": _undecorated, "time": step_time})
     module = library.module(wanted.module)
     seams = wanted.seams(module.attributes_of_self(wanted.name))
     cache = module.lift_class(wanted.name, wanted.roots, cut_by(seams))
@@ -53,8 +56,11 @@ def lift(source: Source, wanted: CacheClass) -> Lifted:
                 "another"
             )
     engine = type(wanted.name, (seams, cache.cls), {})
-    ack = library.module(CONTROLLER_MODULE).get("HiCacheAck")
-    return Lifted(source, cache, engine, module, _with_known_fields(ack), adapter_of(cache))
+    adapter = adapter_of(cache)
+    controller = library.module(CONTROLLER_MODULE)
+    ack = _with_known_fields(controller.get("HiCacheAck"))
+    prefetch_ack = controller.get("PrefetchAck") if adapter.prefetch_acks else None
+    return Lifted(source, cache, engine, module, ack, prefetch_ack, adapter)
 
 
 def _with_known_fields(ack: Any) -> Callable[..., Any]:

@@ -3,9 +3,11 @@ lifted code calls.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from testbed.cache import KVCache
+import torch
+
+from testbed.cache import KVCache, PrefetchKey
 from testbed.protocols import Groups
 from testbed.subjects.sglang.lift import LiftError
 
@@ -27,6 +29,14 @@ class Ticket:
 
 
 TICKET = Ticket()
+
+
+class HostInserted(NamedTuple):
+    """What became of fetched pages. prefix_len: tokens of them that the tree did not take."""
+
+    prefix_len: int
+    cache_actions: tuple[Any, ...] = ()
+    host_insert_dropped: bool = False
 
 
 class Seams:
@@ -59,6 +69,20 @@ class Seams:
     def _apply_cache_actions(self, actions: Iterable[Any]) -> None:
         for action in actions:
             self._apply_cache_action(action)
+
+
+def insert_on_host(
+    cache: KVCache, anchor: int, key: PrefetchKey, host_indices: torch.Tensor
+) -> HostInserted:
+    """Pages fetched from storage go into our tree below ``anchor``. host_indices: token indices,
+    int64, of the tokens of ``key``.
+    """
+    page = cache.sizes.page_tokens
+    if not key:
+        return HostInserted(0)
+    pages = host_indices[::page] // page
+    refused = cache.insert_on_host(cache.node(anchor), key.blocks, pages, key.request_id)
+    return HostInserted(refused * page)
 
 
 def cut_by(seams: type[Seams]) -> list[str]:

@@ -1,11 +1,14 @@
 """A lifted cache class on one rank: its code on the inside, our cache and controller around it."""
 
+from collections.abc import Callable
 from typing import Any
 
 from testbed.cache import KVCache, PrefetchOperation, TransferController
+from testbed.cache.prefetch import StorageRequest
 from testbed.protocols import Groups
-from testbed.scenario import Scenario
-from testbed.subjects.base import Map
+from testbed.scenario import Call, Scenario
+from testbed.subjects.base import Calls, Map
+from testbed.subjects.sglang import step_time
 from testbed.subjects.sglang.lifted import Lifted
 from testbed.subjects.sglang.seams import place
 
@@ -40,17 +43,30 @@ class LiftedSubject:
             "_subject": lifted.source.name,
             "metrics_collector": None,
             "cache_controller": controller,
+            # A second is a step, see ``step_time``.
+            "prefetch_stop_policy": scenario.prefetch.policy,
+            "prefetch_timeout_base": float(scenario.prefetch.timeout_steps),
+            "prefetch_timeout_per_page": 0.0,
+            "prefetch_threshold": cache.sizes.page_tokens,
             **self.state(scenario),
         }
         for name, value in state.items():
             setattr(engine, name, value)
         if controller is not None:
             controller.make_ack = lifted.ack
+            controller.make_prefetch_ack = lifted.prefetch_ack
             controller.revokes = lifted.adapter.revoke_queue
+            controller.allocates_first = lifted.adapter.allocates_first
+            step_time.follow(controller)
         # Bound here and not wrapped, so that recorded callers begin with the release's own
         # function.
         self.check_hicache_events = engine.check_hicache_events
         self.drain_sends = getattr(engine, lifted.adapter.drain, _nothing)
+        self.calls: Calls = {
+            name: call
+            for name, (method, call) in self._callable().items()
+            if method in lifted.cache.methods
+        }
 
     def state(self, scenario: Scenario) -> dict[str, Any]:
         """Attributes of the class's own that its set-up does not give, or gives otherwise."""
@@ -93,6 +109,30 @@ class LiftedSubject:
             "load": list(self._engine.ongoing_load_back),
             "backup": list(self._engine.ongoing_backup),
             "prefetch": [self._request_of(key) for key in self._engine.ongoing_prefetch],
+        }
+
+    def _callable(self) -> dict[Call, tuple[str, Callable[[str], object]]]:
+        """What may be called besides the check: the method it needs, and how it is called."""
+        engine, flush = self._engine, self._adapter.flush
+
+        def check_prefetch(request: str) -> object:
+            key = StorageRequest(request) if self._adapter.by_handle else request
+            return engine.check_prefetch_progress(key)
+
+        def poll_load_back(load: str) -> object:
+            controller = self.controller
+            place = controller.layer_done_counter.consumer_index(load) if controller else -1
+            return engine.is_load_back_event_done(place)
+
+        return {
+            "flush": (flush, lambda _: getattr(engine, flush)()),
+            "write-back": ("writing_check", lambda _: engine.writing_check(write_back=True)),
+            "storage-drain": (
+                "drain_storage_control_queues",
+                lambda _: engine.drain_storage_control_queues(),
+            ),
+            "prefetch-check": ("check_prefetch_progress", check_prefetch),
+            "load-back-poll": ("is_load_back_event_done", poll_load_back),
         }
 
     def _request_of(self, key: Any) -> str:

@@ -25,6 +25,11 @@ _ROOTS = (
     "_reap_completed_async_work",
     "_track_write_through_node",
     "_replace_pending_write_through_node",
+    "flush_write_through_acks",
+    "flush_pending_backups",
+    "drain_storage_control_queues",
+    "check_prefetch_progress",
+    "is_load_back_event_done",
 )
 
 
@@ -57,7 +62,6 @@ class UnifiedSubject(LiftedSubject):
         by_id = self._adapter.by_id
         return {
             "components": {},
-            "prefetch_threshold": self._cache.sizes.page_tokens,
             **(self._core(scenario) if by_id else self._maps(scenario)),
         }
 
@@ -106,8 +110,8 @@ class UnifiedSubject(LiftedSubject):
         """Lock the query's anchor on host, remembered as the release's own prefetch does."""
         engine, node = self._engine, self._node(operation.node_id)
         ticket = engine.inc_host_lock_ref(node).to_dec_params()
-        span = range(len(operation.prefetch_key) * self._cache.sizes.page_tokens)
-        entry = self._entry("_OngoingPrefetch", node, span, None, operation, ticket, {})
+        span, pages = operation.prefetch_key, operation.host_indices
+        entry = self._entry("_OngoingPrefetch", node, span, pages, operation, ticket, {})
         key = operation.handle if self._adapter.by_handle else operation.request_id
         engine.ongoing_prefetch[key] = entry
         engine.cache_controller.prefetch_tokens_occupied += len(span)
