@@ -68,6 +68,12 @@ def compare(a: Matrix, b: Matrix) -> list[Pair]:
     return pairs
 
 
+def only_one_side(a: Matrix, b: Matrix) -> list[str]:
+    """Scenarios with cells on one side alone, such as those that call what the other one lacks."""
+    ran = [{cell["scenario"] for cell in side.cells} for side in (a, b)]
+    return sorted(ran[0] ^ ran[1])
+
+
 def _pair(before: Row, after: Row, subject: str) -> Pair:
     ops_a, ops_b = _ops(before), _ops(after)
     if ops_a is None or ops_b is None:

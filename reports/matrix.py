@@ -2,8 +2,8 @@
 
 The file is one object: ``format`` (1), ``world``, ``out`` (folder of the records), ``subjects``
 (the columns), ``scenarios`` (the lines: ``name``, ``topology``, ``report``, ``comment``) and
-``cells``, each a ``reports.results.Row`` with its ``mark`` added. A pair without a cell was not
-run.
+``cells``, each a ``reports.results.Row`` with its ``mark`` added. Pairs that make no sense
+are in ``unfit`` (``scenario``, ``subject``, ``reason``); any other without a cell was not run.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from testbed.errors import BadInput
 
 FORMAT = 1
 
-OK = "✓"
+OK, UNFIT = "✓", "-"
 LETTERS = {"violation": "V", "deadlock": "D", "crash": "C", "hang": "H", "degraded": "~"}
 MEANINGS = {
     OK: "ok, whatever the scenario expects",
@@ -26,6 +26,7 @@ MEANINGS = {
     "C": "crash",
     "H": "hang",
     "E": "error of the testbed, nothing said of the subject",
+    UNFIT: "the subject lacks what the scenario calls",
 }
 """By a mark's first character, in the order of the legend."""
 
@@ -51,6 +52,14 @@ class Line(msgspec.Struct, frozen=True):
     comment: str = ""
 
 
+class Unfit(msgspec.Struct, frozen=True):
+    """A pair that makes no sense: the subject lacks what the scenario calls."""
+
+    scenario: str
+    subject: str
+    reason: str
+
+
 class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. world: hosts of the fleet. out: folder of the records."""
 
@@ -60,11 +69,24 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     subjects: list[str]
     scenarios: list[Line]
     cells: list[Row]
+    unfit: list[Unfit] = []
 
     def cell(self, scenario: str, subject: str) -> Row | None:
         """The cell of that pair, None where it was not run."""
         found = (c for c in self.cells if (c["scenario"], c["subject"]) == (scenario, subject))
         return next(found, None)
+
+    def mark(self, scenario: str, subject: str) -> str:
+        """The mark of that pair, "" where it was not run."""
+        cell = self.cell(scenario, subject)
+        if cell is not None:
+            return mark(cell)
+        return UNFIT if self.why_unfit(scenario, subject) else ""
+
+    def why_unfit(self, scenario: str, subject: str) -> str:
+        """Why the pair makes no sense, "" where it does."""
+        places = {(one.scenario, one.subject): one.reason for one in self.unfit}
+        return places.get((scenario, subject), "")
 
 
 def mark(cell: Row) -> str:
@@ -79,9 +101,10 @@ def mark(cell: Row) -> str:
     return LETTERS[verdict] + step + (f" {_ORACLES.get(oracle, oracle)}" if oracle else "")
 
 
-def legend(cells: list[Row]) -> str:
-    """What the marks of these cells mean, in one line."""
-    used = {mark(cell)[0] for cell in cells}
+def legend(matrix: Matrix) -> str:
+    """What the marks in it mean, in one line."""
+    cells = matrix.cells
+    used = {mark(cell)[0] for cell in cells} | ({UNFIT} if matrix.unfit else set())
     words = [f"{sign} {meaning}" for sign, meaning in MEANINGS.items() if sign in used]
     if used & set(LETTERS.values()):
         words.append("the number is the step")

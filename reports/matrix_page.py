@@ -12,7 +12,7 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from reports.matrix import OK, Matrix, legend, mark
+from reports.matrix import OK, Matrix, legend
 from reports.matrix_table import heading, tally
 from reports.results import Row, divergence
 from testbed.errors import BadInput
@@ -30,10 +30,10 @@ class Told(NamedTuple):
 
     mark: str
     kind: str
-    anchor: str
     title: str
-    row: Row
-    first: list[str]
+    anchor: str = ""
+    row: Row | None = None
+    first: tuple[str, ...] = ()
 
 
 def as_html(matrix: Matrix) -> str:
@@ -47,15 +47,15 @@ def as_html(matrix: Matrix) -> str:
     )
     lines = []
     for line in matrix.scenarios:
-        cells = [_told(matrix.cell(line.name, subject)) for subject in matrix.subjects]
+        cells = [_told(matrix, line.name, subject) for subject in matrix.subjects]
         lines.append((line, linked(line.report), cells))
     return environment.get_template(_TEMPLATE).render(
         matrix=matrix,
         headings=[heading(subject) for subject in matrix.subjects],
         lines=lines,
-        stories=[told for _, _, cells in lines for told in cells if told and told.anchor],
+        stories=[told for _, _, cells in lines for told in cells if told.anchor],
         tally=tally(matrix.cells),
-        legend=legend(matrix.cells),
+        legend=legend(matrix),
     )
 
 
@@ -83,16 +83,17 @@ def _pieces(report: str) -> Iterator[Markup]:
     yield Markup.escape(report[end:])
 
 
-def _told(cell: Row | None) -> Told | None:
+def _told(matrix: Matrix, scenario: str, subject: str) -> Told:
+    cell = matrix.cell(scenario, subject)
+    short = matrix.mark(scenario, subject)
     if cell is None:
-        return None
-    short = mark(cell)
+        return Told(short, "unfit", matrix.why_unfit(scenario, subject))
     first = divergence(cell)
     return Told(
         mark=short,
         kind=_KINDS.get(cell["verdict"], "broken"),
-        anchor="" if short == OK else re.sub(r"[^\w.-]", "_", cell["id"]),
         title=f"{cell['verdict']}: {cell['summary']}",
+        anchor="" if short == OK else re.sub(r"[^\w.-]", "_", cell["id"]),
         row=cell,
-        first=[first.where(), *first.sides()] if first else [],
+        first=(first.where(), *first.sides()) if first else (),
     )

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from tabulate import tabulate
 
-from reports.matrix import OK, Matrix, legend, mark
+from reports.matrix import OK, UNFIT, Matrix, legend
 from reports.results import Row
 
 _RELEASE = "sglang=="
@@ -14,7 +14,7 @@ _RELEASE = "sglang=="
 def for_terminal(matrix: Matrix, width: int) -> str:
     """The table in as many parts, one below the other, as ``width`` asks for, and the legend."""
     parts = [_tabulated(matrix, subjects) for subjects in _in_parts(matrix, width)]
-    return "\n\n".join([*parts, legend(matrix.cells)])
+    return "\n\n".join([*parts, legend(matrix)])
 
 
 def tally(cells: Sequence[Row]) -> str:
@@ -56,13 +56,18 @@ def _in_parts(matrix: Matrix, width: int) -> list[list[str]]:
     return parts
 
 
+def _sound(marks: list[str]) -> str:
+    """``14 of 26``, of those that were run."""
+    run = [mark for mark in marks if mark not in ("", UNFIT)]
+    return f"{run.count(OK)} of {len(run)}"
+
+
 def _tabulated(matrix: Matrix, subjects: list[str]) -> str:
     lines = []
     for line in matrix.scenarios:
-        cells = [matrix.cell(line.name, subject) for subject in subjects]
-        lines.append([line.name, *("" if cell is None else mark(cell) for cell in cells)])
-    sound = [sum(line[column] == OK for line in lines) for column in range(1, len(subjects) + 1)]
-    lines.append([f"{OK} of {len(lines)}", *map(str, sound)])
+        lines.append([line.name, *(matrix.mark(line.name, subject) for subject in subjects)])
+    columns = [[line[place] for line in lines] for place in range(1, len(subjects) + 1)]
+    lines.append([OK, *(_sound(column) for column in columns)])
     text: str = tabulate(
         lines, ["scenario", *map(heading, subjects)], "simple", disable_numparse=True
     )

@@ -1,4 +1,5 @@
-"""The command line: run, list, explain, replay, recheck, matrix, compare, doctor.
+"""The command line: run, list, explain, replay, recheck, matrix, compare, subjects,
+doctor.
 
 Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
 failed. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
@@ -23,6 +24,7 @@ from testbed import (
     cli_matrix,
     doctor,
     faults,
+    fetching,
     oracles,
     record,
     reference,
@@ -139,6 +141,10 @@ def _parser() -> argparse.ArgumentParser:
 
     cli_matrix.options(command("matrix", cli_matrix.run, cli_matrix.DOES))
     cli_compare.options(command("compare", cli_compare.run, cli_compare.DOES))
+
+    releases = command("subjects", _subjects, "fetch releases of SGLang into the cache")
+    releases.add_argument("what", choices=("fetch",))
+    releases.add_argument("names", nargs="+", metavar="sglang==X")
 
     command("doctor", _doctor, "check the environment, one line each")
     return parser
@@ -295,6 +301,11 @@ def _entries(available: Iterable[str] | dict[str, str]) -> list[dict[str, Any]]:
 def first_sentence(text: str) -> str:
     """Up to the first full stop that ends a sentence, on one line."""
     return " ".join(text.split()).split(". ")[0].rstrip(".")
+
+
+def _subjects(options: argparse.Namespace, _: MakesFleet) -> int:
+    fetching.fetch(options.names)
+    return AS_EXPECTED
 
 
 def _doctor(_: argparse.Namespace, __: MakesFleet) -> int:

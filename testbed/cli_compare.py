@@ -9,7 +9,7 @@ import msgspec
 
 from reports import comparison
 from reports.comparison import Pair
-from reports.matrix import Matrix, load
+from reports.matrix import Matrix, Unfit, load
 from reports.results import Row, write_json
 from reports.session import keep
 from testbed import matrix
@@ -74,6 +74,9 @@ def run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
     table = comparison.for_terminal(pairs)
     print(f"\nA {options.a}\nB {options.b}\n" + (f"\n{table}\n" if table else ""), file=stream)
     print(comparison.tally(pairs), file=stream)
+    alone = comparison.only_one_side(a, b)
+    if alone:
+        print(f"only on one side: {', '.join(alone)}", file=stream)
     for pair in worse:
         print(f"\n{_report(pair)}", file=stream)
     if options.json:
@@ -105,20 +108,21 @@ def _ran(
     matrix.check_subjects(names)
     stream = sys.stderr if options.json == "-" else sys.stdout
     store = RunStore(DEFAULT_ROOT)
-    rows: list[Row] = []
+    cells: list[Row | Unfit] = []
     try:
         cases = matrix.cases(scenarios, names)
         for each in filled(cases, options, make_fleet, store, stream, "compare"):
-            rows.append(each)
+            cells.append(each)
     finally:
-        if rows:
-            keep(rows, options.world, store.folder)
-    return {
-        name: gathered(
-            [each for each in rows if each["subject"] == name], scenarios, options.world, store
-        )
-        for name in names
-    }
+        both = gathered(cells, scenarios, options.world, store)
+        if both.cells:
+            keep(both.cells, options.world, store.folder)
+    return {name: _only(both, name) for name in names}
+
+
+def _only(both: Matrix, subject: str) -> Matrix:
+    cells = [cell for cell in both.cells if cell["subject"] == subject]
+    return msgspec.structs.replace(both, subjects=[subject], cells=cells)
 
 
 def _narrowed(side: Matrix, named: str | None, scenarios: list[Scenario]) -> Matrix:

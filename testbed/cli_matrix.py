@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from reports import matrix_page
-from reports.matrix import Line, Matrix, document, mark
+from reports.matrix import UNFIT, Line, Matrix, Unfit, document, mark
 from reports.matrix_table import errors, for_terminal, tally
 from reports.progress import progress
 from reports.results import Row, error_row, row, write_json
@@ -24,7 +24,7 @@ from testbed.cli_common import (
 )
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.pinned import Pin, exactly
-from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunStore, shown
+from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunResult, RunStore, shown
 from testbed.scenario import Scenario
 from testbed.verdict import Outcome
 from testbed.world import AnyFleet, LastingFleet, MakesFleet
@@ -81,23 +81,23 @@ def run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
         cases = [case for case in cases if (case.name, case.subject) in places]
     stream = sys.stderr if options.json == "-" else sys.stdout
     store = RunStore(DEFAULT_ROOT)
-    rows: list[Row] = []
+    cells: list[Row | Unfit] = []
     try:
         for each in filled(cases, options, make_fleet, store, stream):
-            rows.append(each)
+            cells.append(each)
     finally:
         # Also after an error half way: what has run is told.
-        if rows:
-            made = gathered(rows, scenarios, options.world, store)
+        made = gathered(cells, scenarios, options.world, store)
+        if cells:
             _tell(made, stream)
             _keep(made, options, store)
-    judged = [each for each in rows if each["verdict"] != "error"]
-    wrong = _not_as_pinned(pins, judged)
+    wrong = _not_as_pinned(pins, made)
     for line in wrong:
         print(f"✗ {line}", file=stream)
     if wrong:
         return NOT_AS_EXPECTED
-    return AS_EXPECTED if len(judged) == len(rows) else ENVIRONMENT
+    failed = any(cell["verdict"] == "error" for cell in made.cells)
+    return ENVIRONMENT if failed else AS_EXPECTED
 
 
 def scenarios_of(named: str | None) -> list[Scenario]:
@@ -114,7 +114,7 @@ def filled(
     store: RunStore,
     stream: TextIO,
     title: str = "matrix",
-) -> Iterator[Row]:
+) -> Iterator[Row | Unfit]:
     """Run the cases on one fleet, telling each on ``stream`` as it comes. title: of the progress.
 
     Raises BadInput for a topology that does not fit, before anything runs, and EnvironmentFault
@@ -132,31 +132,35 @@ def filled(
         for case in cases:
             bar.now(case.case_id)
             result = next(results)
-            lost = ""
-            if isinstance(result, matrix.Unfilled):
-                made = error_row(case, result.reason)
-            else:
-                made, lost = row(result), result.lost
-            bar.say(shorten(_line(made), room), stream)
+            made = _cell(result)
+            bar.say(shorten(_line(case, made), room), stream)
             bar.advance()
             yield made
-            if lost:
-                raise EnvironmentFault(lost)
+            if isinstance(result, RunResult) and result.lost:
+                raise EnvironmentFault(result.lost)
 
 
 def gathered(
-    rows: Sequence[Row], scenarios: Sequence[Scenario], world: int, store: RunStore
+    cells: Sequence[Row | Unfit], scenarios: Sequence[Scenario], world: int, store: RunStore
 ) -> Matrix:
     """The matrix of what has run: its columns and lines in the order in which they were asked."""
-    ran = {each["scenario"] for each in rows}
+    rows = [cell for cell in cells if not isinstance(cell, Unfit)]
+    unfit = [cell for cell in cells if isinstance(cell, Unfit)]
+    ran = {row["scenario"] for row in rows} | {one.scenario for one in unfit}
     lines = [
         Line(one.name, str(one.topology), one.report, one.comment)
         for one in scenarios
         if one.name in ran
     ]
-    names = list(dict.fromkeys(each["subject"] for each in rows))
-    out = shown(store.folder)
-    return Matrix(world=world, out=out, subjects=names, scenarios=lines, cells=list(rows))
+    names = [each.subject if isinstance(each, Unfit) else each["subject"] for each in cells]
+    return Matrix(
+        world=world,
+        out=shown(store.folder) if cells else "",
+        subjects=list(dict.fromkeys(names)),
+        scenarios=lines,
+        cells=rows,
+        unfit=unfit,
+    )
 
 
 def _asked_for(
@@ -180,9 +184,19 @@ def _asked_for(
     return names, scenarios_of(options.scenarios)
 
 
-def _line(cell: Row) -> str:
+def _cell(result: matrix.Cell) -> Row | Unfit:
+    if isinstance(result, matrix.Unfit):
+        return Unfit(result.scenario.name, result.scenario.subject, result.reason)
+    if isinstance(result, matrix.Unfilled):
+        return error_row(result.scenario, result.reason)
+    return row(result)
+
+
+def _line(case: Scenario, cell: Row | Unfit) -> str:
+    if isinstance(cell, Unfit):
+        return f"{UNFIT:<8} {case.case_id}  {cell.reason}"
     said = "" if cell["verdict"] == "ok" else f"  {cell['summary']}"
-    return f"{mark(cell):<8} {cell['id']}{said}"
+    return f"{mark(cell):<8} {case.case_id}{said}"
 
 
 def _tell(made: Matrix, stream: TextIO) -> None:
@@ -206,13 +220,17 @@ def _keep(made: Matrix, options: argparse.Namespace, store: RunStore) -> None:
         matrix_page.write(made, Path(options.html))
 
 
-def _not_as_pinned(pins: Sequence[Pin], rows: Sequence[Row]) -> list[str]:
-    """One line for each cell that is not as pinned; what was not run is not held against it."""
-    pinned_to = {pin.place: pin for pin in pins}
+def _not_as_pinned(pins: Sequence[Pin], made: Matrix) -> list[str]:
+    """One line for each cell that is not as pinned; what was not run is not held against it, nor
+    what the testbed failed in.
+    """
     wrong = []
-    for each in rows:
-        pin = pinned_to.get((each["scenario"], each["subject"]))
-        if pin is not None:
-            got = exactly(Outcome(each["verdict"]), each["oracle"], each["step"], each["ranks"])
+    for pin in pins:
+        cell = made.cell(*pin.place)
+        unfit = made.why_unfit(*pin.place)
+        if unfit:
+            wrong.append(f"{pin.scenario} with {pin.subject}: pinned, but {unfit}")
+        elif cell is not None and cell["verdict"] != "error":
+            got = exactly(Outcome(cell["verdict"]), cell["oracle"], cell["step"], cell["ranks"])
             wrong.append(pinned.difference(pin, got))
     return [line for line in wrong if line]

@@ -30,6 +30,16 @@ class Unfilled(NamedTuple):
     reason: str
 
 
+class Unfit(NamedTuple):
+    """A pair that makes no sense: the subject lacks what the scenario calls. reason: one line."""
+
+    scenario: Scenario
+    reason: str
+
+
+Cell = RunResult | Unfilled | Unfit
+
+
 def published() -> list[Scenario]:
     """The built-in scenarios with a published report behind them, by name."""
     builtin = [catalog.load([str(file)])[0] for file in catalog.builtin_files()]
@@ -37,19 +47,21 @@ def published() -> list[Scenario]:
 
 
 def named_subjects(names: Sequence[str]) -> list[str]:
-    """Subjects by name or by a glob over those that are listed and those in the cache, each once.
+    """Subjects by name or by a glob over those that are listed, each once.
 
     Raises BadInput for a glob that fits none.
     """
-    known = list(dict.fromkeys([*subjects.cached(), *subjects.available()]))
     found: list[str] = []
     for name in names:
-        fitting = [each for each in known if fnmatchcase(each, name)]
-        if not _GLOB.isdisjoint(name) and not fitting:
+        if _GLOB.isdisjoint(name):
+            found.append(name)
+            continue
+        fitting = [each for each in subjects.available() if fnmatchcase(each, name)]
+        if not fitting:
             raise BadInput(
                 f"--subjects {name!r} fits none: `python -m testbed list subjects` shows them"
             )
-        found += [name] if _GLOB.isdisjoint(name) else fitting
+        found += fitting
     return list(dict.fromkeys(found))
 
 
@@ -100,9 +112,7 @@ def check_subjects(names: Iterable[str]) -> None:
             continue
 
 
-def fill(
-    wanted: Iterable[Scenario], fleet: LastingFleet, store: RunStore
-) -> Iterator[RunResult | Unfilled]:
+def fill(wanted: Iterable[Scenario], fleet: LastingFleet, store: RunStore) -> Iterator[Cell]:
     """Run the cases one after another; each result as soon as it is there.
 
     Raises EnvironmentFault if a fleet was lost and no other can be started.
@@ -122,11 +132,13 @@ def fill(
         yield _run(case, fleet, store)
 
 
-def _run(case: Scenario, fleet: LastingFleet, store: RunStore) -> RunResult | Unfilled:
+def _run(case: Scenario, fleet: LastingFleet, store: RunStore) -> Cell:
     try:
         return execute(fleet, case, store)
-    except (BadInput, EnvironmentFault) as error:  # BadInput: not for this subject
+    except EnvironmentFault as error:
         return Unfilled(case, str(error))
+    except BadInput as error:  # the scenario and the subject are sound, each by itself: see cases()
+        return Unfit(case, str(error))
 
 
 def _why_not(subject: str) -> str:

@@ -139,6 +139,7 @@ def prepare(scenario: Scenario) -> None:
     check_claims(scenario.claims)
     _check_expectations(scenario)
     subjects.prepare(scenario.subject)
+    subjects.check_calls(scenario.subject, (spec.call for spec in scenario.calls))
 
 
 def _check_expectations(scenario: Scenario) -> None:

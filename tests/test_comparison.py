@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reports.comparison import compare, document, for_terminal, tally, worse
+from reports.comparison import compare, document, for_terminal, only_one_side, tally, worse
 from reports.matrix import Line, Matrix
 from reports.matrix import document as matrix_document
 from reports.results import Row, error_row
@@ -114,6 +114,12 @@ def test_one_subject_each_is_compared_under_any_name_several_each_with_its_own()
     two = side(cell("ok", subject="a"), cell("ok", subject="b"))
     pairs = compare(two, side(cell("hang", subject="b")))
     assert [(pair.subject, pair.change) for pair in pairs] == [("b", "worse")]
+
+
+def test_what_one_side_has_alone_is_named() -> None:
+    a, b = side(cell("ok"), cell("ok", "calls")), side(cell("ok"), cell("ok", "polls"))
+    assert len(compare(a, b)) == 1
+    assert only_one_side(a, b) == ["calls", "polls"]
 
 
 def test_sides_with_nothing_in_common_are_bad_input() -> None:

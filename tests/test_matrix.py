@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from reports import matrix_page
-from reports.matrix import Line, Matrix, document, legend, load, mark
+from reports.matrix import Line, Matrix, Unfit, document, legend, load, mark
 from reports.matrix_table import errors, for_terminal, heading, tally
 from reports.results import Row, row
 from testbed import catalog, matrix, pinned, subjects
@@ -70,7 +70,7 @@ def test_a_cell_is_sound_by_its_verdict_whatever_the_scenario_expects() -> None:
 
 
 def test_the_legend_tells_the_marks_that_are_there_and_no_other() -> None:
-    told = legend([cell(OK), cell(AGREEMENT)])
+    told = legend(made(cell(OK), cell(AGREEMENT)))
     assert told == (
         "✓ ok, whatever the scenario expects; V violation, of which oracle; "
         "the number is the step; agr agreement"
@@ -93,7 +93,7 @@ def test_the_table_has_a_line_a_scenario_and_a_column_a_subject() -> None:
     assert [re.split(r" {2,}", line.strip()) for line in table.split("\n")[3:6]] == [
         ["skew", "✓", "V1 agr"],
         ["empty", "D0"],
-        ["✓ of 2", "1", "0"],
+        ["✓", "1 of 2", "0 of 1"],
     ]
 
 
@@ -203,20 +203,27 @@ def test_a_case_waits_no_longer_than_a_matrix_can_afford() -> None:
     ]
 
 
-def test_subjects_may_be_globs_over_what_is_listed_or_cached(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(subjects, "cached", lambda: ["sglang==0.5.2", "sglang==0.5.30"])
-    assert matrix.named_subjects(["sglang==0.5.[23]*", "own.module:Class", "fused", "f*"])[:2] == [
-        "sglang==0.5.2",
-        "sglang==0.5.30",
-    ]
-    assert matrix.named_subjects(["own.module:Class", "fused", "fuse*"]) == [
+def test_subjects_may_be_globs_over_what_is_listed() -> None:
+    names = ["own.module:Class", "fused", "sglang==0.5.12*", "fuse*"]
+    assert matrix.named_subjects(names) == [
         "own.module:Class",
         "fused",
+        "sglang==0.5.12",
+        "sglang==0.5.12.post1",
     ]
     with pytest.raises(BadInput, match="fits none"):
         matrix.named_subjects(["nonesuch*"])
+
+
+def test_a_pair_that_makes_no_sense_is_no_cell_and_says_why() -> None:
+    unfit = Unfit("empty", "batched", "batched has no <flush> to call")
+    lacking = msgspec.structs.replace(
+        made(cell(OK), cell(OK, "empty", "fused")), subjects=["batched", "fused"], unfit=[unfit]
+    )
+    lines = [re.split(r" {2,}", line.strip()) for line in for_terminal(lacking, 160).split("\n")]
+    assert lines[3:5] == [["empty", "-", "✓"], ["✓", "1 of 1", "1 of 1"]]
+    assert legend(lacking).endswith("- the subject lacks what the scenario calls")
+    assert 'title="batched has no &lt;flush&gt; to call">-</td>' in matrix_page.as_html(lacking)
 
 
 # The command
@@ -318,6 +325,22 @@ def test_a_cell_that_costs_the_fleet_a_host_is_an_error_and_the_next_finds_anoth
     assert "E batched, environment: host 0 is gone" in out
     assert re.search(r"^calm +✓$", out, re.MULTILINE)
     assert [fleet.closed for fleet in fleets] == [True, True]
+
+
+def test_a_subject_without_what_a_scenario_calls_is_no_failure(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_calls(name: str, _: object) -> None:
+        if name == "fused":
+            raise BadInput("fused has no flush to call")
+
+    monkeypatch.setattr(subjects, "check_calls", check_calls)
+    named = write(folder, scenario("calm"))
+    arguments = ["--subjects", "batched,fused", "--scenarios", named, "--json", "m.json"]
+    assert main(["matrix", *arguments], FakeFleet) == 0
+    out, _ = capsys.readouterr()
+    assert re.search(r"^calm +✓ +-$", out, re.MULTILINE)
+    assert load(folder / "m.json").unfit == [Unfit("calm", "fused", "fused has no flush to call")]
 
 
 def test_where_no_other_fleet_can_be_started_what_has_run_is_told(

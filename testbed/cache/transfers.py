@@ -19,7 +19,7 @@ from testbed.cache.pools import HostPools, PagePool
 from testbed.cache.prefetch import PrefetchKey, PrefetchOperation
 from testbed.cache.tree import Node
 from testbed.events import FakeEvent, Readiness, block_for_ever
-from testbed.trace.events import Block, Start, Take
+from testbed.trace.events import Block, Start, Sync, Synced, Take
 from testbed.trace.recorder import HasStep, Recorder
 
 # A subject asks no event of this one; it is recorded nowhere.
@@ -42,12 +42,19 @@ class _Keyed(NamedTuple):
 
 class RecordedQueue(queue.Queue[Any]):
     """A storage control queue of one single-threaded rank. Records every item taken, and a wait for
-    an item that nobody will ever put: that wait truly blocks."""
+    an item that nobody will ever put: that wait truly blocks.
 
-    def __init__(self, name: str, recorder: Recorder) -> None:
+    hasten: has storage bring what it is about to, as time would while the rank waits; returns
+    whether there was anything under way.
+    """
+
+    def __init__(
+        self, name: str, recorder: Recorder, hasten: Callable[[], bool] = lambda: False
+    ) -> None:
         super().__init__()
         self.name = name
         self._recorder = recorder
+        self._hasten = hasten
         self._unnamed = 0
 
     def put(
@@ -65,6 +72,9 @@ class RecordedQueue(queue.Queue[Any]):
         if self.empty():
             if not block or timeout is not None:
                 raise queue.Empty
+            while self.empty() and self._hasten():
+                pass
+        if self.empty():
             self._recorder.add(Block, self.name)
             block_for_ever()
         taken: _Keyed = super().get(block=False)
@@ -157,8 +167,8 @@ class TransferController:
         self.ack_load_queue: list[Any] = []
         self.prefetch_hit_queue = RecordedQueue("prefetch", recorder)
         self.prefetch_revoke_queue = RecordedQueue("revoke", recorder)
-        self.ack_prefetch_queue = RecordedQueue("prefetch-ack", recorder)
-        self.ack_backup_queue = RecordedQueue("backup", recorder)
+        self.ack_prefetch_queue = RecordedQueue("prefetch-ack", recorder, self._hasten_fetch)
+        self.ack_backup_queue = RecordedQueue("backup", recorder, self._hasten_backup)
         self.host_mem_release_queue = RecordedQueue("release", recorder)
         self.extra_host_mem_release_queues = {
             name: RecordedQueue(f"sidecar:{name}", recorder) for name in sidecars
@@ -437,8 +447,7 @@ class TransferController:
         return held
 
     def _fetch(self) -> None:
-        while not self.prefetch_buffer.empty():
-            self._begin_fetch(self.prefetch_buffer.get())
+        self._begin_fetches()
         still = []
         for operation in self._fetching:
             self._arrive(operation)
@@ -448,6 +457,34 @@ class TransferController:
             else:
                 still.append(operation)
         self._fetching = still
+
+    def _hasten_fetch(self) -> bool:
+        """The next page under way arrives now: the rank waits for it."""
+        self._begin_fetches()
+        if not self._fetching:
+            return False
+        operation = self._fetching[0]
+        coming = operation.arrived_tokens // self.cache.sizes.page_tokens
+        if coming < len(operation.events) and not operation.terminated:
+            operation.events[coming].synchronize()
+        self._fetch()
+        return True
+
+    def _hasten_backup(self) -> bool:
+        """The backup that is due next is handed in now: the rank waits for it."""
+        due = [backup for backup in self._backups if backup.due_step is not None]
+        if not due:
+            return False
+        backup = min(due, key=lambda one: (one.due_step or 0, one.id))
+        self._recorder.add(Sync, backup.key, (backup.due_step or 0) - self._clock.step)
+        self._recorder.add(Synced, backup.key)
+        self._backups.remove(backup)
+        self.ack_backup_queue.put(backup, key=backup.key)
+        return True
+
+    def _begin_fetches(self) -> None:
+        while not self.prefetch_buffer.empty():
+            self._begin_fetch(self.prefetch_buffer.get())
 
     def _begin_fetch(self, operation: PrefetchOperation) -> None:
         assert operation.host_indices is not None

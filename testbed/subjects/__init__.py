@@ -6,26 +6,29 @@ loop know it by the face in ``base.Subject``. What may not live here: anything t
 rank but through ``torch.distributed``.
 """
 
+from collections.abc import Iterable
+
 from testbed import protocols
 from testbed.cache import KVCache, TransferController
 from testbed.errors import BadInput
 from testbed.protocols import Groups
-from testbed.scenario import Scenario
+from testbed.scenario import Call, Scenario
 from testbed.subjects import bugs, own, sglang
 from testbed.subjects.base import Map, Subject
 from testbed.subjects.minimal import MinimalSubject
-
-RELEASES = ("0.5.18", "0.5.19", "0.5.23")
-"""Releases that ``available`` names; any release that lifting can deal with may be asked for."""
+from testbed.subjects.sglang import RELEASE, check_form, fetched
 
 __all__ = [
-    "RELEASES",
+    "RELEASE",
     "Map",
     "MinimalSubject",
     "Subject",
     "available",
     "cached",
     "check",
+    "check_calls",
+    "check_form",
+    "fetched",
     "make",
     "preload",
     "prepare",
@@ -35,14 +38,14 @@ __all__ = [
 
 
 def available() -> dict[str, str]:
-    """Name -> one line on what it is, of the subjects that need no more than their name."""
+    """Name -> one line on what it is, of the subjects that need no more than their name. Of
+    releases those in the cache, checked, and those known of; no index is asked.
+    """
     named = {
         name: f"minimal cache; {protocol.summary}" for name, protocol in protocols.REGISTRY.items()
     }
     named |= bugs.available()
-    for version in RELEASES:
-        named[f"sglang=={version}"] = "UnifiedRadixCache of that release, lifted"
-    return named
+    return named | sglang.known()
 
 
 def cached() -> list[str]:
@@ -84,6 +87,16 @@ def preload(name: str) -> None:
         sglang.lifted(name)
     elif not name.startswith(bugs.PREFIX) and own.is_own(name):
         own.find(name)
+
+
+def check_calls(name: str, wanted: Iterable[Call]) -> None:
+    """Raises BadInput where a release or checkout does not have what a scenario would call of it
+    besides its check; otherwise as ``prepare``. What a class of your own has shows in its rank.
+    """
+    for call in wanted:
+        if sglang.is_lifted(name) and call not in sglang.offers(name):
+            has = ", ".join(sglang.offers(name)) or "none"
+            raise BadInput(f"subject {name} has no {call} to call (it has: {has})")
 
 
 def versions(name: str) -> dict[str, str]:

@@ -7,21 +7,55 @@ and controller.
 class to a rank. Nothing of SGLang is imported or kept in this repository.
 """
 
+from collections.abc import Collection
 from functools import cache
 from typing import NamedTuple
 
 from testbed.cache import KVCache, TransferController
 from testbed.protocols import Groups
-from testbed.scenario import Scenario
+from testbed.scenario import Call, Scenario
 from testbed.subjects.sglang import checkout, names, releases
 from testbed.subjects.sglang.lift import LiftError
 from testbed.subjects.sglang.lifted import CacheClass, Lifted, lift
-from testbed.subjects.sglang.names import is_lifted
+from testbed.subjects.sglang.names import RELEASE, is_lifted
 from testbed.subjects.sglang.source import Source
 from testbed.subjects.sglang.subject import LiftedSubject
 from testbed.subjects.sglang.unified import UNIFIED, UnifiedSubject
 
-__all__ = ["LiftError", "cached", "check", "is_lifted", "lifted", "make", "versions"]
+__all__ = [
+    "RELEASE",
+    "LiftError",
+    "cached",
+    "check",
+    "check_form",
+    "fetched",
+    "is_lifted",
+    "known",
+    "lifted",
+    "make",
+    "offers",
+    "versions",
+]
+
+
+KNOWN = (
+    "0.5.12",
+    "0.5.12.post1",
+    "0.5.13",
+    "0.5.13.post1",
+    "0.5.14",
+    "0.5.15",
+    "0.5.15.post1",
+    "0.5.16",
+    "0.5.17",
+    "0.5.18",
+    "0.5.19",
+    "0.5.20",
+    "0.5.21",
+    "0.5.22",
+    "0.5.23",
+)
+"""Releases with a UnifiedRadixCache that offloads, as of this writing. Any may be asked for."""
 
 
 class _Kind(NamedTuple):
@@ -35,6 +69,37 @@ _KINDS: dict[names.CacheName, _Kind] = {"unified": _Kind(UNIFIED, UnifiedSubject
 def cached() -> list[str]:
     """The subjects of releases that lie in the cache, oldest first."""
     return [f"{names.RELEASE}{version}" for version in releases.cached()]
+
+
+def check_form(name: str) -> None:
+    """Raises BadInput for a name that cannot be one of a lifted subject."""
+    names.parse(name)
+
+
+def known() -> dict[str, str]:
+    """Releases by name, those in the cache and those known when this was written, and one line on
+    each: what it is, and whether it is at hand. Asks no index.
+    """
+    cached = {entry.version: entry for entry in releases.entries()}
+    told: dict[str, str] = {}
+    for version in sorted({*KNOWN, *cached}, key=releases.age):
+        state = _state(cached[version]) if version in cached else "not fetched yet"
+        told[f"{names.RELEASE}{version}"] = f"UnifiedRadixCache of that release; {state}"
+    return told
+
+
+def fetched(name: str) -> str:
+    """Fetch a release as ``check`` does; one line on what is there now."""
+    version = names.parse(name).where
+    release = releases.fetch(version)
+    entry = next(one for one in releases.entries() if one.folder == release.folder)
+    return f"{names.RELEASE}{version}: {_state(entry)}"
+
+
+def _state(entry: releases.Entry) -> str:
+    size_mb = entry.size_bytes / 1e6
+    sound = f"will be fetched again: {entry.trouble}" if entry.trouble else "hashes ok"
+    return f"{size_mb:.1f} MB in {entry.folder}, {sound}"
 
 
 def check(name: str) -> None:
@@ -56,6 +121,11 @@ def lifted(name: str) -> Lifted:
     """
     parsed = names.parse(name)
     return lift(_source(parsed), _KINDS[parsed.cache].cache)
+
+
+def offers(name: str) -> Collection[Call]:
+    """What scenarios can have called of the subject besides its check. Raises as ``lifted``."""
+    return lifted(name).adapter.calls
 
 
 def versions(name: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ the newest row's behaviour as long as the names it goes by are there.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from testbed.scenario import Call
 from testbed.subjects.sglang.lift import LiftedClass
 
 
@@ -19,8 +20,7 @@ class Adapter(NamedTuple):
     request id. revoke_queue: a storage query that found too little comes back in a queue of its
     own. allocates_first: host pages of a prefetch are allocated before storage is asked.
     prefetch_acks: pages that arrived are told through a queue of ACKs, else on the operation.
-    flush: the method that is called to have pending writes looked after between checks, "" where
-    there is none.
+    calls: the methods that scenarios can have called besides the check, of those that there are.
     """
 
     by_id: bool
@@ -30,10 +30,19 @@ class Adapter(NamedTuple):
     revoke_queue: bool
     allocates_first: bool
     prefetch_acks: bool
-    flush: str
+    calls: dict[Call, str]
 
 
-_FLUSHES = ("flush_write_through_acks", "flush_pending_backups")
+_CALLS: dict[Call, tuple[str, ...]] = {
+    "flush": ("flush_write_through_acks", "flush_pending_backups"),
+    "write-back": ("writing_check",),
+    "storage-drain": ("drain_storage_control_queues",),
+    "prefetch-check": ("check_prefetch_progress",),
+    "load-back-poll": ("is_load_back_event_done",),
+}
+CALLED = tuple(name for names in _CALLS.values() for name in names)
+"""Methods to lift for that, besides what the check reaches."""
+
 _DRAINS = ("_drain_async_work", "_reap_completed_async_work")
 
 
@@ -51,7 +60,7 @@ def adapter_of(cache: LiftedClass) -> Adapter:
         allocates_first=cache.mentions("prefetch_revoke_queue")
         and not cache.mentions("prefetch_hit_queue"),
         prefetch_acks=cache.mentions("ack_prefetch_queue"),
-        flush=_first(_FLUSHES, cache),
+        calls={call: found for call, names in _CALLS.items() if (found := _first(names, cache))},
     )
 
 

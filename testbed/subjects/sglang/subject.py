@@ -63,9 +63,7 @@ class LiftedSubject:
         self.check_hicache_events = engine.check_hicache_events
         self.drain_sends = getattr(engine, lifted.adapter.drain, _nothing)
         self.calls: Calls = {
-            name: call
-            for name, (method, call) in self._callable().items()
-            if method in lifted.cache.methods
+            call: self._call(call, method) for call, method in lifted.adapter.calls.items()
         }
 
     def state(self, scenario: Scenario) -> dict[str, Any]:
@@ -111,29 +109,24 @@ class LiftedSubject:
             "prefetch": [self._request_of(key) for key in self._engine.ongoing_prefetch],
         }
 
-    def _callable(self) -> dict[Call, tuple[str, Callable[[str], object]]]:
-        """What may be called besides the check: the method it needs, and how it is called."""
-        engine, flush = self._engine, self._adapter.flush
+    def _call(self, call: Call, method: str) -> Callable[[str], object]:
+        engine, by_handle = self._engine, self._adapter.by_handle
 
         def check_prefetch(request: str) -> object:
-            key = StorageRequest(request) if self._adapter.by_handle else request
-            return engine.check_prefetch_progress(key)
+            return engine.check_prefetch_progress(StorageRequest(request) if by_handle else request)
 
         def poll_load_back(load: str) -> object:
             controller = self.controller
             place = controller.layer_done_counter.consumer_index(load) if controller else -1
             return engine.is_load_back_event_done(place)
 
-        return {
-            "flush": (flush, lambda _: getattr(engine, flush)()),
-            "write-back": ("writing_check", lambda _: engine.writing_check(write_back=True)),
-            "storage-drain": (
-                "drain_storage_control_queues",
-                lambda _: engine.drain_storage_control_queues(),
-            ),
-            "prefetch-check": ("check_prefetch_progress", check_prefetch),
-            "load-back-poll": ("is_load_back_event_done", poll_load_back),
-        }
+        if call == "prefetch-check":
+            return check_prefetch
+        if call == "load-back-poll":
+            return poll_load_back
+        if call == "write-back":
+            return lambda _: engine.writing_check(write_back=True)
+        return lambda _: getattr(engine, method)()
 
     def _request_of(self, key: Any) -> str:
         request: str = key.rid if self._adapter.by_handle else key

@@ -6,6 +6,7 @@ from typing import Any
 
 from testbed.cache import PrefetchOperation
 from testbed.scenario import Scenario
+from testbed.subjects.sglang.adapters import CALLED
 from testbed.subjects.sglang.by_id import IdSeams, TreeCore
 from testbed.subjects.sglang.by_node import (
     Faces,
@@ -25,11 +26,7 @@ _ROOTS = (
     "_reap_completed_async_work",
     "_track_write_through_node",
     "_replace_pending_write_through_node",
-    "flush_write_through_acks",
-    "flush_pending_backups",
-    "drain_storage_control_queues",
-    "check_prefetch_progress",
-    "is_load_back_event_done",
+    *CALLED,
 )
 
 
