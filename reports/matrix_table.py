@@ -57,9 +57,9 @@ def _in_parts(matrix: Matrix, width: int) -> list[list[str]]:
 
 
 def _sound(marks: list[str]) -> str:
-    """``14 of 26``, of those that were run."""
+    """``14/26``, of those that were run."""
     run = [mark for mark in marks if mark not in ("", UNFIT)]
-    return f"{run.count(OK)} of {len(run)}"
+    return f"{run.count(OK)}/{len(run)}"
 
 
 def _tabulated(matrix: Matrix, subjects: list[str]) -> str:

@@ -93,7 +93,7 @@ def test_the_table_has_a_line_a_scenario_and_a_column_a_subject() -> None:
     assert [re.split(r" {2,}", line.strip()) for line in table.split("\n")[3:6]] == [
         ["skew", "✓", "V1 agr"],
         ["empty", "D0"],
-        ["✓", "1 of 2", "0 of 1"],
+        ["✓", "1/2", "0/1"],
     ]
 
 
@@ -221,7 +221,7 @@ def test_a_pair_that_makes_no_sense_is_no_cell_and_says_why() -> None:
         made(cell(OK), cell(OK, "empty", "fused")), subjects=["batched", "fused"], unfit=[unfit]
     )
     lines = [re.split(r" {2,}", line.strip()) for line in for_terminal(lacking, 160).split("\n")]
-    assert lines[3:5] == [["empty", "-", "✓"], ["✓", "1 of 1", "1 of 1"]]
+    assert lines[3:5] == [["empty", "-", "✓"], ["✓", "1/1", "1/1"]]
     assert legend(lacking).endswith("- the subject lacks what the scenario calls")
     assert 'title="batched has no &lt;flush&gt; to call">-</td>' in matrix_page.as_html(lacking)
 
