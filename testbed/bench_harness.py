@@ -22,9 +22,9 @@ from typing import Any
 import torch.distributed as dist
 from tabulate import tabulate
 
-from reports.results import write_json
-from testbed.errors import EnvironmentFault
-from testbed.runs import RunStore, execute
+from reports.results import check_json, write_json
+from testbed.errors import BadInput, EnvironmentFault
+from testbed.runs import RunStore, check_world, execute
 from testbed.scenario import Scenario
 from testbed.topology import Topology
 from testbed.world import Fleet
@@ -136,7 +136,7 @@ def _table(found: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; exit status 0, or 3 if the environment failed."""
+    """Measure and print; exit status 0, 2 for bad input, 3 if the environment failed."""
     parser = argparse.ArgumentParser(prog="bench_harness", description=__doc__.split("\n")[0])
     parser.add_argument("--world", type=int, default=4, metavar="N")
     parser.add_argument("--cases", type=int, default=40, metavar="N")
@@ -148,13 +148,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         _as_rank()
         return 0
     try:
+        check_world(options.world, "--world")
+        if options.json is not None:
+            check_json(options.json)
         found = measure(options.world, options.cases, options.launches)
+        print(_table(found))
+        if options.json is not None:
+            write_json(found, options.json)
+    except BadInput as error:
+        print(f"bench_harness: {error}", file=sys.stderr)
+        return 2
     except EnvironmentFault as error:
         print(f"bench_harness: {error}", file=sys.stderr)
         return 3
-    print(_table(found))
-    if options.json:
-        write_json(found, options.json)
     return 0
 
 

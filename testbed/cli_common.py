@@ -8,6 +8,8 @@ from testbed.runs import DEFAULT_WORLD
 
 AS_EXPECTED, NOT_AS_EXPECTED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 
+RAISE_WORLD = "raise --world or pass --oversubscribe"
+
 _WIDTH_OF_A_FILE = 160
 
 

@@ -10,7 +10,7 @@ from reports import matrix_page
 from reports.matrix import UNFIT, Line, Matrix, Unfit, document, mark
 from reports.matrix_table import errors, for_terminal, tally
 from reports.progress import progress
-from reports.results import Row, error_row, row, write_json
+from reports.results import Row, check_json, error_row, row, write_json
 from reports.session import keep
 from reports.table import shorten
 from testbed import catalog, matrix, pinned
@@ -18,13 +18,14 @@ from testbed.cli_common import (
     AS_EXPECTED,
     ENVIRONMENT,
     NOT_AS_EXPECTED,
+    RAISE_WORLD,
     fleet_options,
     json_option,
     width,
 )
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.errors import BadInput, EnvironmentFault, naming
 from testbed.pinned import Pin, exactly
-from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunResult, RunStore, shown
+from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunResult, RunStore, check_world, shown
 from testbed.scenario import Scenario
 from testbed.verdict import Outcome
 from testbed.world import AnyFleet, LastingFleet, MakesFleet
@@ -73,6 +74,8 @@ def scenarios_option(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
     """Run the command; returns the exit status."""
+    if options.html is not None:
+        check_json(options.html)
     pins = pinned.load(Path(options.expect)) if options.expect else []
     names, scenarios = _asked_for(options, pins)
     cases = matrix.cases(scenarios, names)
@@ -120,8 +123,10 @@ def filled(
     Raises BadInput for a topology that does not fit, before anything runs, and EnvironmentFault
     where there is no fleet any more or no room on the disk.
     """
+    check_world(options.world, "--world")
     for case in cases:
-        case.topology.check_fits(options.world, options.oversubscribe)
+        with naming(case.name):
+            case.topology.check_fits(options.world, options.oversubscribe, RAISE_WORLD)
 
     def start() -> AnyFleet:
         return make_fleet(options.world, oversubscribe=options.oversubscribe, port=options.port)

@@ -340,7 +340,9 @@ def test_a_subject_without_what_a_scenario_calls_is_no_failure(
     assert main(["matrix", *arguments], FakeFleet) == 0
     out, _ = capsys.readouterr()
     assert re.search(r"^calm +✓ +-$", out, re.MULTILINE)
-    assert load(folder / "m.json").unfit == [Unfit("calm", "fused", "fused has no flush to call")]
+    assert load(folder / "m.json").unfit == [
+        Unfit("calm", "fused", "scenario calm: fused has no flush to call")
+    ]
 
 
 def test_where_no_other_fleet_can_be_started_what_has_run_is_told(

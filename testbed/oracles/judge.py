@@ -8,7 +8,7 @@ step than the one in which the run got stuck or broke is a consequence and overr
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.oracles import (
     agreement,
     bounded,
@@ -61,7 +61,7 @@ def check_claims(claims: Iterable[str]) -> None:
     known = [stage_local.NAME, *(budget.CLAIM + protocol for protocol in budget.PROTOCOLS)]
     for claim in claims:
         if claim not in known:
-            raise BadInput(f"claim {claim!r} is unknown: give any of {', '.join(known)}")
+            raise BadInput(f"claim {brief(claim)} is unknown: give any of {', '.join(known)}")
 
 
 def judge(record: RunRecord, registry: Mapping[str, Oracle] = REGISTRY) -> Verdict:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from testbed import protocols
 from testbed.cache import KVCache, TransferController
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.protocols import Groups
 from testbed.scenario import Call, Scenario
 from testbed.subjects import bugs, own, sglang
@@ -65,7 +65,7 @@ def check(name: str) -> None:
         own.find(name)
     elif name not in protocols.REGISTRY:
         raise BadInput(
-            f"subject {name!r} is unknown: give one of {', '.join(protocols.REGISTRY)}, "
+            f"subject {brief(name)} is unknown: give one of {', '.join(protocols.REGISTRY)}, "
             "bug:<name>, sglang==<version>, sglang@<folder>, or <package.module>:<Class>"
         )
 

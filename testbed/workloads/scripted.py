@@ -14,7 +14,7 @@ import msgspec
 
 from testbed.cache import Node, TransferController
 from testbed.cache.contents import mix63
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.events import Readiness
 from testbed.scenario import Call, Scenario, Where, select
 from testbed.workloads.base import Stage
@@ -93,6 +93,18 @@ class ScriptedPlan:
 
     items: tuple[_Item, ...]
     backup_after: int
+    ranks: int
+
+    @property
+    def scripts(self) -> dict[int, dict[str, list[int]]]:
+        """Rank -> queue (write, load) -> the step of each transfer that it enqueues."""
+        return {
+            rank: {
+                queue: [item.at for item in self.items if item.queue == queue and rank in item.on]
+                for queue in ("write", "load")
+            }
+            for rank in range(self.ranks)
+        }
 
     def begin(self, stage: Stage) -> "Scripted":
         """Plant what must be on host from the start."""
@@ -122,7 +134,7 @@ def plan(spec: ScriptedSpec, scenario: Scenario) -> ScriptedPlan:
         if listed_items and not scenario.storage:
             raise BadInput(f'workload.{name} lists items but storage is off: set "storage": true')
     _check_room(items, scenario)
-    return ScriptedPlan(tuple(items), spec.backup_after)
+    return ScriptedPlan(tuple(items), spec.backup_after, scenario.topology.size)
 
 
 def _prefetch(place: int, asked: PrefetchSpec, scenario: Scenario) -> _Item:
@@ -143,7 +155,7 @@ def _check_at(at: int, where: str, scenario: Scenario) -> None:
 def _check_queue(queue: str, where: str, scenario: Scenario) -> None:
     names = ["prefetch", "release", *(f"sidecar:{pool.name}" for pool in scenario.sidecars)]
     if queue not in names:
-        raise BadInput(f"{where}.queue is {queue!r}: give one of {', '.join(names)}")
+        raise BadInput(f"{where}.queue is {brief(queue)}: give one of {', '.join(names)}")
 
 
 def _owners(queue: str, scenario: Scenario) -> frozenset[int]:
