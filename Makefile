@@ -37,7 +37,7 @@ FLEET_OPTIONS = --world $(WORLD) $(call option,--pp,$(PP)) $(call option,--tp,$(
 BUGS_OUT = reports/out/bugs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test-pp test-bugs soak soak-faults test lint bench-harness clean has-packages
+.PHONY: help setup test-pp test-bugs soak soak-faults matrix test lint bench-harness clean has-packages
 
 help: ## this list
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -64,6 +64,10 @@ test-bugs: $(READY) ## every planted bug under its scenarios: the table of what 
 	@$(PY) -m pytest -q cases/bugs --world $(WORLD) --runs-out $(BUGS_OUT) \
 		$(if $(filter-out 1,$(JOBS)),-n $(JOBS)); \
 	tests=$$?; $(PY) -m reports.sensitivity $(BUGS_OUT)/latest && exit $$tests
+
+matrix: $(READY) ## every cached SGLang release under the scenarios with a published report
+	$(PY) -m testbed matrix --world $(WORLD) $(call option,--subjects,$(SUBJECT)) \
+		--json reports/out/matrix.json --html reports/out/matrix.html
 
 soak: $(READY) ## 1,000 random sound scenarios, in which nothing may be found
 	$(PY) -m testbed.soak --world $(WORLD) $(call option,--subject,$(SUBJECT))
@@ -100,6 +104,7 @@ endif
 
 has-packages:
 	@$(PYTHON) -c 'import importlib.util as u, sys; \
-		lacking = [n for n in ("msgspec", "pytest", "tabulate", "torch") if not u.find_spec(n)]; \
+		needed = ("jinja2", "msgspec", "pytest", "rich", "tabulate", "torch"); \
+		lacking = [n for n in needed if not u.find_spec(n)]; \
 		sys.exit(lacking and "make: $(PYTHON) lacks " + ", ".join(lacking) \
 		+ ": install them, or leave VENV= out" or 0)'

@@ -13,7 +13,8 @@ import msgspec
 
 from testbed.errors import BadInput, EnvironmentFault, shortened
 from testbed.runs import RunResult, shown, told
-from testbed.verdict import Divergence
+from testbed.scenario import Scenario
+from testbed.verdict import Divergence, Outcome
 
 FORMAT = 1
 
@@ -75,6 +76,33 @@ def row(result: RunResult) -> Row:
         notes=verdict["notes"],
         path=path,
         replay=f"{shlex.quote(interpreter())} -m testbed replay {shlex.quote(path)}",
+    )
+
+
+def error_row(scenario: Scenario, reason: str) -> Row:
+    """The row of a case that left no record because the testbed or its environment failed."""
+    named = [scenario.name, "--subject", scenario.subject]
+    return Row(
+        id=scenario.case_id,
+        scenario=scenario.name,
+        subject=scenario.subject,
+        topology=str(scenario.topology),
+        verdict=str(Outcome.ERROR),
+        oracle=None,
+        step=None,
+        ranks=[],
+        summary=reason,
+        first_divergence=None,
+        expected=str(scenario.expected.verdict),
+        expectation=told(scenario.expected),
+        as_expected=False,
+        why_not=reason,
+        steps=scenario.steps,
+        wall_ms=0.0,
+        ops={},
+        notes=[],
+        path="",
+        replay=f"{shlex.quote(interpreter())} -m testbed run {shlex.join(named)}",
     )
 
 

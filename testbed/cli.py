@@ -1,4 +1,5 @@
-"""The command line: run, list, explain, replay, recheck, subjects, doctor.
+"""The command line: run, list, explain, replay, recheck, matrix, compare, subjects,
+doctor.
 
 Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
 failed. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
@@ -7,26 +8,46 @@ table on standard error.
 
 import argparse
 import contextlib
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TextIO
+from typing import Any, NoReturn
 
 from reports.failure import report
 from reports.results import Row, check_json, document, row, write_json
 from reports.session import keep
 from reports.story import story
 from reports.table import for_terminal, tally
-from testbed import catalog, doctor, faults, fetching, oracles, output, record, reference, subjects
+from testbed import (
+    catalog,
+    cli_compare,
+    cli_matrix,
+    doctor,
+    faults,
+    fetching,
+    oracles,
+    output,
+    record,
+    reference,
+    subjects,
+)
 from testbed import scenario as scenarios
 from testbed.catalog import Axes
+from testbed.cli_common import (
+    AS_EXPECTED,
+    BAD_INPUT,
+    ENVIRONMENT,
+    INTERRUPTED,
+    NOT_AS_EXPECTED,
+    RAISE_WORLD,
+    fleet_options,
+    json_option,
+    width,
+)
 from testbed.errors import BadInput, EnvironmentFault, naming, one_line
 from testbed.runs import (
     DEFAULT_ROOT,
     DEFAULT_WORLD,
-    RunsCases,
     RunStore,
     check_world,
     execute,
@@ -37,25 +58,12 @@ from testbed.runs import (
     shown,
 )
 from testbed.scenario import Scenario
-from testbed.world import Fleet
-
-AS_EXPECTED, NOT_AS_EXPECTED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
-
-_RAISE_WORLD = "raise --world or pass --oversubscribe"
+from testbed.world import Fleet, MakesFleet
 
 _Named = tuple[str, Scenario]
 """A scenario and the file it was read from."""
 
 LISTS = ("scenarios", "subjects", "faults", "oracles", "keys")
-
-
-class MakesFleet(Protocol):
-    """How a fleet is made; ``Fleet`` itself, or a test's stand-in."""
-
-    def __call__(
-        self, world: int, *, oversubscribe: bool = False, port: int = 0
-    ) -> AbstractContextManager[RunsCases]:
-        """A running fleet of ``world`` hosts. Raises EnvironmentFault."""
 
 
 def main(argv: Sequence[str] | None = None, make_fleet: MakesFleet = Fleet) -> int:
@@ -110,8 +118,8 @@ def _parser() -> argparse.ArgumentParser:
         run.add_argument(f"--{axis}", type=int, metavar="N", help=f"{axis} size instead of its own")
     run.add_argument("--backend", choices=("gloo", "nccl"))
     run.add_argument("--device", choices=("cpu", "cuda"))
-    _fleet_options(run, DEFAULT_WORLD)
-    _json_option(run)
+    fleet_options(run, DEFAULT_WORLD)
+    json_option(run)
 
     listing = command("list", _list, "list what there is, one line each")
     listing.add_argument(
@@ -120,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=LISTS,
         help="default: all but keys, every key a scenario file may have",
     )
-    _json_option(listing)
+    json_option(listing)
 
     explain = command("explain", _explain, "tell the story of a recorded run")
     explain.add_argument(
@@ -132,12 +140,15 @@ def _parser() -> argparse.ArgumentParser:
 
     replay = command("replay", _replay, "run the scenarios of recorded runs again")
     replay.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a session's folder")
-    _fleet_options(replay, None)
-    _json_option(replay)
+    fleet_options(replay, None)
+    json_option(replay)
 
     recheck = command("recheck", _recheck, "judge recorded runs again without running them")
     recheck.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a session's folder")
-    _json_option(recheck)
+    json_option(recheck)
+
+    cli_matrix.options(command("matrix", cli_matrix.run, cli_matrix.DOES))
+    cli_compare.options(command("compare", cli_compare.run, cli_compare.DOES))
 
     releases = command("subjects", _subjects, "fetch releases of SGLang into the cache")
     releases.add_argument("what", choices=("fetch",))
@@ -145,28 +156,6 @@ def _parser() -> argparse.ArgumentParser:
 
     command("doctor", _doctor, "check the environment, one line each")
     return parser
-
-
-def _fleet_options(parser: argparse.ArgumentParser, world: int | None) -> None:
-    parser.add_argument(
-        "--world",
-        type=int,
-        default=world,
-        metavar="N",
-        help="hosts of the fleet (default: %(default)s)"
-        if world
-        else f"hosts of the fleet (default: as many as the case needs, up to {DEFAULT_WORLD})",
-    )
-    parser.add_argument(
-        "--oversubscribe", action="store_true", help="let a host run several ranks of one case"
-    )
-    parser.add_argument(
-        "--port", type=int, default=0, metavar="P", help="where the hosts call (default: any free)"
-    )
-
-
-def _json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", metavar="OUT", help="also write JSON to this file, - for stdout")
 
 
 def _run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
@@ -213,7 +202,7 @@ def _run_cases(
     check_world(world, "--world")
     for where, case in cases:
         with naming(where):
-            case.topology.check_fits(world, oversubscribe, _RAISE_WORLD)
+            case.topology.check_fits(world, oversubscribe, RAISE_WORLD)
         prepare(case, where)
     store = RunStore(DEFAULT_ROOT)
     rows: list[Row] = []
@@ -249,7 +238,7 @@ def _recheck(options: argparse.Namespace, _: MakesFleet) -> int:
 
 def _tell(rows: Sequence[Row], json_out: str | None, world: int, out: str) -> None:
     stream = sys.stderr if json_out == "-" else sys.stdout
-    print(for_terminal(rows, _width(stream)), file=stream)
+    print(for_terminal(rows, width(stream)), file=stream)
     print(f"\n{tally(rows)}" + (f"; kept in {out}" if out else ""), file=stream)
     # After the table: the last line of all is the command that replays what failed.
     for each in rows:
@@ -265,10 +254,6 @@ def _status(rows: Sequence[Row]) -> int:
     if not failed:
         return AS_EXPECTED
     return ENVIRONMENT if set(failed) == {"error"} else NOT_AS_EXPECTED
-
-
-def _width(stream: TextIO) -> int:
-    return shutil.get_terminal_size((160, 24)).columns if stream.isatty() else 160
 
 
 def _progress(text: str) -> None:

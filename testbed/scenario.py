@@ -116,7 +116,9 @@ class PrefetchStop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One case.
 
-    steps: scheduler steps. workload / faults: plain objects, see ``workloads`` and ``faults``.
+    report: where what the scenario puts a subject through was published: issue or pull request
+    numbers, of sgl-project/sglang unless a repository is named. The matrix runs those that have
+    one. steps: scheduler steps. workload / faults: plain objects, see ``workloads`` and ``faults``.
     traffic: the ranks also carry a model's traffic, see ``workloads.traffic``.
     claims: promises held against the subject besides its own: ``"budget:<protocol>"``,
     ``"stage-local"``. calls: what the loop calls besides the check. prefetch: the stop policy of
@@ -129,6 +131,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     topology: Topology
     workload: dict[str, Any]
     comment: str = ""
+    report: str = ""
     subject: str = "batched"
     steps: int = 8
     seed: int = 0

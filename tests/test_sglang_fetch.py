@@ -108,6 +108,13 @@ def test_entries_tell_where_a_release_lies_and_what_it_takes(release: Release) -
     assert (entry.files, entry.size_bytes) == (3, sum(sizes))
 
 
+def test_what_is_cached_is_what_a_fetch_need_not_ask_for(release: Release) -> None:
+    absent = release.folder.with_name("sglang-0.0.1")
+    absent.mkdir()
+
+    assert releases.cached() == [VERSION]
+
+
 def test_versions_are_listed_by_value_and_a_post_release_after_what_it_mends() -> None:
     versions = ["0.5.12", "0.5.9", "0.5.12.post1", "0.5.13", "0.5.10.post1", "0.5.10"]
 

@@ -363,6 +363,7 @@ def test_a_fleet_whose_folder_went_between_two_cases_is_replaced() -> None:
     with LastingFleet(lambda: Fleet(1)) as fleet:
         one = scenario().but(topology=Topology(1, 1))
         first = fleet._fleet
+        assert isinstance(first, Fleet)
         shutil.rmtree(first.folder)  # as a cleaner of temporary files does
         with pytest.raises(EnvironmentFault, match="folder is gone"):
             fleet.run(one)

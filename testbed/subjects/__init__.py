@@ -24,6 +24,7 @@ __all__ = [
     "MinimalSubject",
     "Subject",
     "available",
+    "cached",
     "check",
     "check_calls",
     "check_form",
@@ -45,6 +46,11 @@ def available() -> dict[str, str]:
     }
     named |= bugs.available()
     return named | sglang.known()
+
+
+def cached() -> list[str]:
+    """The subjects of releases that lie in the cache, oldest first. Asks no index."""
+    return sglang.cached()
 
 
 def check(name: str) -> None:

@@ -26,6 +26,7 @@ from testbed.subjects.sglang.unified import UNIFIED, UnifiedSubject
 __all__ = [
     "RELEASE",
     "LiftError",
+    "cached",
     "check",
     "check_form",
     "fetched",
@@ -87,6 +88,11 @@ _KINDS: dict[names.CacheName, _Kind] = {
     "unified": _Kind(UNIFIED, UnifiedSubject),
     "hiradix": _Kind(HIRADIX, HiRadixSubject),
 }
+
+
+def cached() -> list[str]:
+    """The subjects of releases that lie in the cache, oldest first."""
+    return [f"{names.RELEASE}{version}" for version in releases.cached()]
 
 
 def check_form(name: str) -> None:

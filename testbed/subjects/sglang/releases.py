@@ -114,6 +114,13 @@ class Release:
         return ("the cached file was changed" if changed else ""), raw
 
 
+def cached() -> list[str]:
+    """Versions that the cache holds, oldest first; their files are not looked at."""
+    prefix = f"{PACKAGE}-"
+    folders = [folder for folder in cache_folder.root().glob(f"{prefix}*") if _kept(folder)]
+    return sorted((folder.name.removeprefix(prefix) for folder in folders), key=age)
+
+
 def fetch(version: str) -> Release:
     """The release, every file of it checked, from the cache or else from the package index.
 
