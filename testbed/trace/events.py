@@ -260,6 +260,15 @@ class Touched(NamedTuple):
     site: str
 
 
+class Measured(NamedTuple):
+    """Figures of a benchmark, taken on this rank (``testbed.bench``). what: the kind of them."""
+
+    step: int
+    t_us: int
+    what: str
+    figures: dict[str, Any]
+
+
 Event = (
     Begin
     | End
@@ -280,6 +289,7 @@ Event = (
     | About
     | Group
     | Touched
+    | Measured
 )
 
 EVENT_TYPES: tuple[type[Event], ...] = (
@@ -302,6 +312,7 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     About,
     Group,
     Touched,
+    Measured,
 )
 CODES: dict[type[Event], int] = {kind: code for code, kind in enumerate(EVENT_TYPES)}
 
