@@ -1,4 +1,4 @@
-"""The command line: run, list, explain, replay, recheck, doctor.
+"""The command line: run, list, explain, replay, recheck, bench, doctor.
 
 Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
 failed. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
@@ -20,6 +20,7 @@ from reports.session import keep
 from reports.story import story
 from reports.table import for_terminal, tally
 from testbed import catalog, doctor, faults, oracles, record, reference, subjects
+from testbed.bench import command as bench
 from testbed.catalog import Axes
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import (
@@ -130,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     recheck = command("recheck", _recheck, "judge recorded runs again without running them")
     recheck.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a session's folder")
     _json_option(recheck)
+
+    bench.add_options(command("bench", bench.run, "measure what an agreement costs"))
 
     command("doctor", _doctor, "check the environment, one line each")
     return parser

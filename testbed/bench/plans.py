@@ -13,6 +13,9 @@ from testbed.topology import Topology
 SEPARATOR = ","
 """Between subjects in ``Scenario.subject``: hosts prepare each of them before they fork."""
 
+RAW, PLAIN, RECORDED = "raw", "plain", "recorded"
+"""Ways to run a step: its bare operations; the subject; the subject with the recorder beneath."""
+
 _DEADLINE_MS = 120_000
 
 
@@ -24,12 +27,13 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class CostPlan(Plan, frozen=True, kw_only=True, tag="cost"):
-    """Steps with nothing to complete, of each subject: bare operations, unrecorded, recorded.
+    """Steps with nothing to complete, of each subject in each of ``ways``.
 
     block: timed steps at a time; warmup: steps before them that are not. pending: ACKs in each
     queue whose event is not ready, so that the leader has something to ask.
     """
 
+    ways: tuple[str, ...] = (RAW, PLAIN, RECORDED)
     block: int = 50
     warmup: int = 10
     pending: int = 1

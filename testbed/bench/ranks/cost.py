@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.bench.plans import CostPlan
+from testbed.bench.plans import PLAIN, RAW, RECORDED, CostPlan
 from testbed.bench.ranks import recording
 from testbed.bench.ranks.place import Place
 from testbed.bench.ranks.raw import Raw, dtype_of
@@ -24,7 +24,6 @@ from testbed.trace.recorder import LogRecorder, Recorder, event_of
 from testbed.trace.shim import Shim
 from testbed.workloads.assemble import RankContext
 
-RAW, PLAIN, RECORDED = "raw", "plain", "recorded"
 _LEARNING_STEPS, _STEADY = 6, 3
 _LOG_BYTES_PER_STEP = 8192
 
@@ -62,11 +61,12 @@ def figures(plan: CostPlan, place: Place) -> Iterator[dict[str, Any]]:
         operations[subject] = _operations(events)
         raw = _raw(events, place)
         plain = _waiting(plan, place, subject, None, None)
-        ways += [
-            _Way(f"{subject}/{RAW}", bare, raw.step, raw.drain),
-            _subject_way(f"{subject}/{PLAIN}", bare, plain),
-            _subject_way(f"{subject}/{RECORDED}", recorded, context),
-        ]
+        every = {
+            RAW: _Way(f"{subject}/{RAW}", bare, raw.step, raw.drain),
+            PLAIN: _subject_way(f"{subject}/{PLAIN}", bare, plain),
+            RECORDED: _subject_way(f"{subject}/{RECORDED}", recorded, context),
+        }
+        ways += [every[way] for way in plan.ways]
     yield {"ops": operations}
     for _ in range(plan.rounds):
         blocks = {way.name: _block(way, plan, place) for way in ways}

@@ -68,7 +68,7 @@ class Activations:
 
 
 class Pipeline:
-    """One rank of it under one subject at one point. spent_ns: by the compute, by the check."""
+    """One rank of it under one subject at one point. compute_ns, check_ns: of the counted steps."""
 
     def __init__(self, plan: PipelinePlan, place: Place, subject: str, point: Point) -> None:
         model = plan.model
@@ -99,6 +99,11 @@ class Pipeline:
         self._activations.drain()
         self._context.subject.drain_sends()
         return elapsed
+
+    @property
+    def input_tokens(self) -> int:
+        """Of the counted steps."""
+        return sum(step.input_tokens for step in self._counted)
 
     def _step(self, step: Step) -> None:
         now = time.perf_counter_ns
@@ -162,5 +167,4 @@ def _run(
 ) -> tuple[int, int, int, int]:
     pipeline = Pipeline(plan, place, subject, point)
     elapsed = pipeline.run()
-    tokens = sum(step.input_tokens for step in pipeline._counted)
-    return elapsed, pipeline.compute_ns, pipeline.check_ns, tokens
+    return elapsed, pipeline.compute_ns, pipeline.check_ns, pipeline.input_tokens
