@@ -1,9 +1,9 @@
 """Starts torchrun on this machine and sees to it that neither outlives the other's reason to be.
 
-``python -m launchers.torchrun HOSTS FOLDER MODULE``. Standard input is a pipe that the controller holds:
-when it closes (the controller ended, however), torchrun is ended. When torchrun ends, its hosts end
-by their parent-death signal. Either way FOLDER, which holds all temporary files of the fleet, is
-removed.
+``python -m launchers.torchrun HOSTS FOLDER MODULE``. Standard input is a pipe that the controller
+holds: when it closes (the controller ended, however), torchrun is ended. When torchrun ends, its
+hosts end by their parent-death signal. Either way FOLDER, which holds all temporary files of the
+fleet, is removed.
 """
 
 import os

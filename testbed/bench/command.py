@@ -8,7 +8,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,9 @@ MakesFleet = Callable[[int], AbstractContextManager[RunsCases]]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     add = parser.add_argument
-    add("--world", type=int, default=DEFAULT_WORLD, metavar="N", help="ranks (default: %(default)s)")
+    add(
+        "--world", type=int, default=DEFAULT_WORLD, metavar="N", help="ranks (default: %(default)s)"
+    )
     add("--topology", metavar="T", help="such as pp4tp1 (default: two stages of half the world)")
     add("--subjects", default=_PROTOCOLS, metavar="S[,S]", help="default: %(default)s")
     add("--only", default=",".join(settings.SECTIONS), metavar="X[,X]", help="default: %(default)s")
@@ -70,9 +72,7 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
     add("--link-latency", type=float, default=model.link_latency_us, metavar="US")
 
 
-def run(
-    options: argparse.Namespace, _: object = None, make_fleet: MakesFleet = fleet
-) -> int:
+def run(options: argparse.Namespace, _: object = None, make_fleet: MakesFleet = fleet) -> int:
     """Run the command; returns its exit status. Raises BadInput or EnvironmentFault."""
     work = _Work.of(options)
     earlier = document.load(options.compare) if options.compare else None
@@ -217,7 +217,10 @@ def _model(options: argparse.Namespace) -> Model:
             raise BadInput(f"{name} is {value}: give a number above 0")
     if not 0 <= options.shared_prefix < 1:
         raise BadInput(f"--shared-prefix is {options.shared_prefix}: give a fraction, 0 to below 1")
-    for name, value in {"--compute": options.compute, "--link-latency": options.link_latency}.items():
+    for name, value in {
+        "--compute": options.compute,
+        "--link-latency": options.link_latency,
+    }.items():
         if value < 0:
             raise BadInput(f"{name} is {value}: give a number from 0 on")
     return Model(

@@ -43,8 +43,13 @@ def table(now: Document, before: Document) -> Table:
     """Every figure that both runs have, as now / then."""
     old = {figure[:3]: figure.value for figure in figures(before)}
     cells = [
-        [figure.section, figure.name, figure.unit, f"{figure.value / old[figure[:3]]:.2f}",
-         figure.better]
+        [
+            figure.section,
+            figure.name,
+            figure.unit,
+            f"{figure.value / old[figure[:3]]:.2f}",
+            figure.better,
+        ]
         for figure in figures(now)
         if old.get(figure[:3])
     ]

@@ -39,5 +39,7 @@ def load(path: Path) -> Document:
     except msgspec.DecodeError as error:
         raise BadInput(f"{path}: is not JSON ({error})") from error
     if not isinstance(found, dict) or "sections" not in found or found.get("format") != FORMAT:
-        raise BadInput(f"{path}: no benchmark of format {FORMAT}: give a bench.json of this testbed")
+        raise BadInput(
+            f"{path}: no benchmark of format {FORMAT}: give a bench.json of this testbed"
+        )
     return found

@@ -16,7 +16,7 @@ _PROBE_S = 2.0
 
 LEADER, MIDDLE, LAST = "leader", "middle", "last"
 ALL = "all"
-"""Roles of ranks: the leader stage; stages that receive and send on; the stage that only receives."""
+"""Roles of ranks: the leader stage; stages that receive and send on; the one that only receives."""
 
 OfRanks = Mapping[int, Sequence[Mapping[str, Any]]]
 """rank -> what it sent home, a round at a time."""

@@ -75,18 +75,21 @@ def _gain(axes: Any, found: Row) -> None:
         label="no-compute step plus compute",
     )
     target = found["target"] * 100
-    axes.axhline(target, color="#444444", linewidth=1, linestyle=":")
-    axes.annotate(
-        reached(found),
-        (1, target),
-        xycoords=("axes fraction", "data"),
-        xytext=(-6, 5),
-        textcoords="offset points",
-        ha="right",
-        fontsize=9,
-    )
-    if found["reached_at_us"] is not None:
-        axes.plot([found["reached_at_us"]], [target], marker="*", markersize=15, color=_COLOURS[2])
+    axes.axhline(target, color="#444444", linewidth=1, linestyle=":", label=f"{target:+.0f} %")
+    at_us = found["reached_at_us"]["median"]
+    if at_us is not None:
+        axes.plot(
+            [at_us],
+            [target],
+            color=_COLOURS[2],
+            marker="*",
+            markersize=15,
+            linestyle="",
+            label=reached(found),
+        )
+    # One wild round must not flatten the curve: its error bar may leave the picture.
+    lowest, highest = min(*gains, 0.0), max(*gains, target)
+    axes.set_ylim(lowest - 15, highest + 0.25 * (highest - lowest) + 10)
     axes.set_xscale("symlog", linthresh=100, linscale=0.5)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -94,7 +97,7 @@ def _gain(axes: Any, found: Row) -> None:
     axes.set_xlabel("compute per step and stage, as measured (µs; linear below 100, then log)")
     axes.set_ylabel(f"throughput of {found['better']} over {found['base']}")
     axes.set_title(f"What one agreement fewer buys: {found['topology']}, {found['length']} tokens")
-    axes.legend(loc="lower left")
+    axes.legend(loc="best", fontsize=9)
 
 
 def _topologies(axes: Any, rows: Sequence[Row]) -> None:
@@ -111,15 +114,25 @@ def _topologies(axes: Any, rows: Sequence[Row]) -> None:
             )
             if not of:
                 continue
-            hops, costs, crowded = zip(*of, strict=True)
+            hops, costs, _ = zip(*of, strict=True)
             colour, mark = _COLOURS[place % len(_COLOURS)], _MARKS[at % len(_MARKS)]
             label = f"{subject}{' (bare operations)' if way == RAW else ''}, tp {group}"
             axes.plot(hops, costs, color=colour, linestyle=lines[at % len(lines)], linewidth=1.2)
             for hop, cost, busy in of:
                 fill = "white" if busy else colour
                 axes.plot([hop], [cost], color=colour, marker=mark, markerfacecolor=fill)
-            axes.plot([], [], color=colour, linestyle=lines[at % len(lines)], marker=mark, label=label)
-    axes.plot([], [], color="#444444", marker="o", markerfacecolor="white", linestyle="", label="hollow: more ranks than cores")
+            axes.plot(
+                [], [], color=colour, linestyle=lines[at % len(lines)], marker=mark, label=label
+            )
+    axes.plot(
+        [],
+        [],
+        color="#444444",
+        marker="o",
+        markerfacecolor="white",
+        linestyle="",
+        label="hollow: more ranks than cores",
+    )
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xticks(sorted({row["hops"] for row in rows}))
@@ -153,6 +166,8 @@ def _stall(axes: Any, rows: Sequence[Row]) -> None:
         textcoords="offset points",
         fontsize=9,
     )
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel("skew: how much later a follower's transfer is ready (µs)")
     axes.set_ylabel("stall of a follower in a step (µs)")
     axes.set_title(f"Stall by skew: {followers[0]['topology']}, median, shaded up to p90")

@@ -56,9 +56,7 @@ def throughput(
 ) -> PipelinePlan:
     """Each length of input, computed by the token."""
     steps = _steps(effort, us_per_token * model.chunk_tokens)
-    points = [
-        Point(length=length, us_per_token=us_per_token, steps=steps) for length in LENGTHS
-    ]
+    points = [Point(length=length, us_per_token=us_per_token, steps=steps) for length in LENGTHS]
     rounds = max(effort.rounds // 4, 2)
     return PipelinePlan(subjects=subjects, rounds=rounds, model=model, points=points)
 
@@ -87,7 +85,9 @@ def pair_of(text: str) -> list[str]:
     """``separate,batched`` -> the two. Raises BadInput."""
     parts = text.split(",")
     if len(parts) != 2 or not all(parts):
-        raise BadInput(f"--gain {text!r}: give two subjects, the slower one first: separate,batched")
+        raise BadInput(
+            f"--gain {text!r}: give two subjects, the slower one first: separate,batched"
+        )
     return parts
 
 

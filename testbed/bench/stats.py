@@ -1,5 +1,6 @@
 """Quantiles, and ratios with their spread. Pure."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ class Spread(TypedDict):
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least ``share`` (0 to 1) of all do not exceed; values not empty."""
+    """The smallest value that at least ``share`` (0 to 1) of all do not exceed. Not empty."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
@@ -37,7 +38,7 @@ def crossing(xs: Sequence[float], ys: Sequence[float], target: float) -> float |
     line over log x (over x from a point at 0). None if it does not. xs rise.
     """
     points = list(zip(xs, ys, strict=True))
-    for (left, above), (right, below) in zip(points, points[1:], strict=False):
+    for (left, above), (right, below) in itertools.pairwise(points):
         if above >= target > below:
             share = (above - target) / (above - below)
             if left > 0:

@@ -19,7 +19,7 @@ Cells = list[list[str]]
 
 @dataclass(frozen=True)
 class Table:
-    """title: what it shows. notes: what has to be known to read it. left: columns that hold words."""
+    """title: what it shows. notes: what has to be known to read it. left: columns of words."""
 
     title: str
     heads: Sequence[str]
@@ -30,9 +30,7 @@ class Table:
     def text(self, style: str) -> str:
         """As ``tabulate`` lays it out; style: ``simple`` or ``pipe``."""
         align = ["left"] * self.left + ["right"] * (len(self.heads) - self.left)
-        laid: str = tabulate(
-            self.cells, self.heads, style, colalign=align, disable_numparse=True
-        )
+        laid: str = tabulate(self.cells, self.heads, style, colalign=align, disable_numparse=True)
         return laid
 
 
@@ -223,8 +221,12 @@ def curve(found: Row) -> Table:
 def reached(found: Row) -> str:
     """Where the curve has the claimed gain, in words."""
     best = max(point["gain"]["median"] for point in found["points"])
-    if found["reached_at_us"] is not None:
-        return f"{found['target']:+.0%} at {found['reached_at_us']:.0f} us of compute per step"
+    at = found["reached_at_us"]
+    if at["median"] is not None:
+        told = f"{found['target']:+.0%} at {at['median']:.0f} us of compute per step"
+        if at["low"] is None or at["high"] is None:
+            return told
+        return f"{told} (quartiles: {at['low']:.0f} to {at['high']:.0f})"
     if best < found["target"]:
         return f"{found['target']:+.0%} is not reached: {best:+.1%} at most"
     return f"{found['target']:+.0%} is passed at every point: compute more per step"

@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.bench.measure import OfRanks, run
 from testbed.bench.plans import PipelinePlan
-from testbed.bench.stats import crossing, ratio, spread
+from testbed.bench.stats import Spread, crossing, ratio, spread
 from testbed.runs import RunsCases
 from testbed.topology import Topology
 
@@ -52,24 +52,25 @@ def rows(plan: PipelinePlan, topology: Topology, found: OfRanks, base: str) -> l
 
 
 def curve(plan: PipelinePlan, topology: Topology, found: OfRanks, pair: Sequence[str]) -> Row:
-    """What ``pair[1]`` gains over ``pair[0]`` at each point, and the compute per step at which it is
-    the claimed gain. model: what two steps of the measured cost at no compute would gain there."""
+    """What ``pair[1]`` gains over ``pair[0]`` at each point, and the compute per step at which it
+    gains what was claimed. model_gain: what steps that cost what they cost without compute would
+    gain there."""
     base, better = pair
-    points = []
+    points: list[dict[str, Any]] = []
     for number, point in enumerate(plan.points):
         slow, fast = (
             [run["elapsed_us"] / point.steps for run in _runs(found, number, name)]
             for name in (base, better)
         )
         computes = [run["compute_us"] / point.steps for run in _runs(found, number, better)]
-        gain = ratio(slow, fast)
+        gained = ratio(slow, fast)
         points.append(
             {
                 "step_us": point.step_us,
                 "compute_us": statistics.median(computes),
                 "base_us": statistics.median(slow),
                 "better_us": statistics.median(fast),
-                "gain": {key: value - 1 for key, value in gain.items()},
+                "gain": spread_of_gain(gained),
             }
         )
     first = points[0]
@@ -83,12 +84,20 @@ def curve(plan: PipelinePlan, topology: Topology, found: OfRanks, pair: Sequence
         "length": plan.points[0].length,
         "points": points,
         "target": CLAIMED_GAIN,
-        "reached_at_us": crossing(
-            [each["compute_us"] for each in points],
-            [each["gain"]["median"] for each in points],
-            CLAIMED_GAIN,
-        ),
+        "reached_at_us": {
+            which: crossing(
+                [each["compute_us"] for each in points],
+                [each["gain"][which] for each in points],
+                CLAIMED_GAIN,
+            )
+            for which in ("low", "median", "high")
+        },
     }
+
+
+def spread_of_gain(times: Spread) -> Spread:
+    """1.37 times is a gain of 0.37."""
+    return Spread(median=times["median"] - 1, low=times["low"] - 1, high=times["high"] - 1)
 
 
 def claimed_saving_us_per_token() -> float:

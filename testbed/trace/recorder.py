@@ -12,7 +12,7 @@ _now_ns = time.monotonic_ns
 
 # A rank is blocked from the first kind until the second.
 _BLOCKING = {Enter: True, Sync: True, Block: True, Exit: False, Synced: False, Take: False}
-# kind -> its code, and whether it blocks the rank, frees it, or (None) neither: one look-up an event.
+# kind -> its code, and whether it blocks the rank, frees it or (None) neither.
 _KINDS = {kind: (code, _BLOCKING.get(kind)) for kind, code in CODES.items()}
 
 

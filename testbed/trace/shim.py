@@ -213,7 +213,8 @@ class Shim:
         op = what[0]
         if isinstance(tensor, Awaited):
             tensor.guard.touch("written" if op in _RECEIVE else "read")
-        dtype, numel, shape = "", 0, ()
+        dtype, numel = "", 0
+        shape: tuple[int, ...] = ()
         if isinstance(tensor, torch.Tensor):
             dtype, numel = self._dtype(tensor), tensor.numel()
             if tensor.dim() > 1:

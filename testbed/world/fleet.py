@@ -116,8 +116,8 @@ class Fleet:
 
     Every topology with at most ``world`` ranks runs on the same fleet; with ``oversubscribe`` a
     host forks several ranks of one case. ``port`` 0 lets the kernel choose. ``hosts``: the module
-    that torchrun runs, for hosts that fork ranks of another kind. ``probe_s``: how often a case that
-    says nothing is looked at. Raises EnvironmentFault if the fleet cannot start or loses a host.
+    that torchrun runs, for hosts that fork ranks of another kind. ``probe_s``: how often a silent
+    case is looked at. Raises EnvironmentFault if the fleet cannot start or loses a host.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
 ``raw``: its bare operations. ``plain``: the subject, unrecorded. ``recorded``: the subject as cases
 run it, with the recorder beneath. The row of all subjects three ways is gone through once a round,
-A B C A B C, so that whatever the machine does meanwhile meets all of them alike. Every step is timed
-by itself; each block starts with all ranks together and with steps that are not counted.
+A B C A B C, so that whatever the machine does meanwhile meets all of them alike. Every step is
+timed by itself; each block starts with all ranks together and with steps that are not counted.
 """
 
 import time
@@ -96,9 +96,7 @@ def _waiting(
 
 
 def _subject_way(name: str, functions: Functions, context: RankContext) -> _Way:
-    return _Way(
-        name, functions, context.subject.check_hicache_events, context.subject.drain_sends
-    )
+    return _Way(name, functions, context.subject.check_hicache_events, context.subject.drain_sends)
 
 
 def _block(way: _Way, plan: CostPlan, place: Place) -> tuple[list[int], int]:

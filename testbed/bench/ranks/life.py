@@ -12,8 +12,8 @@ import torch
 
 from testbed.bench.plans import CostPlan, PipelinePlan, SkewPlan, plan_of
 from testbed.bench.ranks import cost, pipeline, skew
-from testbed.bench.ranks.place import Place
 from testbed.bench.ranks.pause import sharpen_sleep
+from testbed.bench.ranks.place import Place
 from testbed.events import Clock
 from testbed.trace.events import Measured, Raised
 from testbed.trace.recorder import LogRecorder

@@ -162,9 +162,7 @@ def figures(plan: PipelinePlan, place: Place) -> Iterator[dict[str, Any]]:
         }
 
 
-def _run(
-    plan: PipelinePlan, place: Place, subject: str, point: Point
-) -> tuple[int, int, int, int]:
+def _run(plan: PipelinePlan, place: Place, subject: str, point: Point) -> tuple[int, int, int, int]:
     pipeline = Pipeline(plan, place, subject, point)
     elapsed = pipeline.run()
     return elapsed, pipeline.compute_ns, pipeline.check_ns, pipeline.input_tokens

@@ -1,8 +1,8 @@
 """How long a follower stalls when its transfers are later than the leader's.
 
-One write a step. Its event is ready at once on the leader stage and ``skew`` later on the others; a
-step takes ``step_us`` besides. The leader stage alone is counted in most protocols, so a follower is
-told to complete what is not there yet, and blocks in that transfer's own ``synchronize``.
+One write a step. Its event is ready at once on the leader stage and ``skew`` later on the others;
+a step takes ``step_us`` besides. The leader stage alone is counted in most protocols, so a follower
+is told to complete what is not there yet, and blocks in that transfer's own ``synchronize``.
 """
 
 import time
@@ -46,9 +46,7 @@ def figures(plan: SkewPlan, place: Place) -> Iterator[dict[str, Any]]:
         }
 
 
-def _run(
-    plan: SkewPlan, place: Place, subject: str, skew_us: float
-) -> tuple[list[int], list[int]]:
+def _run(plan: SkewPlan, place: Place, subject: str, skew_us: float) -> tuple[list[int], list[int]]:
     meter, now = StallMeter(), time.perf_counter_ns
     steps = _WARMUP + plan.steps
     context = place.subject(subject, meter, pages=steps)
