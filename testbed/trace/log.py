@@ -27,21 +27,24 @@ class SharedLog:
         self._end = _HEADER.size
         self._words[_COMMITTED] = self._end
 
-    def append(self, payload: bytes) -> int:
-        """Commit one entry; returns its place, 0 if the log is full and the entry was dropped."""
+    def append(self, payload: bytes, blocks: bool | None = None) -> int:
+        """Commit one entry; returns its place, 0 if the log is full and the entry was dropped.
+
+        blocks: the rank is blocked in it from now on (True), or runs again (False).
+        """
         at = self._end
         end = at + 4 + len(payload)
+        words = self._words
         if end > self._capacity:
-            self._words[_DROPPED] += 1
-            return 0
-        self._map[at:end] = _length_of(len(payload)) + payload
-        self._end = end
-        self._words[_COMMITTED] = end
+            words[_DROPPED] += 1
+            at = 0
+        else:
+            self._map[at:end] = _length_of(len(payload)) + payload
+            self._end = end
+            words[_COMMITTED] = end
+        if blocks is not None:
+            words[_BLOCKED] = at if blocks else 0
         return at
-
-    def mark_blocked(self, at: int) -> None:
-        """Say that the rank is blocked in the entry at ``at``; 0 says that it runs."""
-        self._words[_BLOCKED] = at
 
     @property
     def dropped(self) -> int:

@@ -36,7 +36,6 @@ class LogRecorder:
 
     def __init__(self, log: SharedLog, clock: HasStep) -> None:
         self._append = log.append
-        self._mark_blocked = log.mark_blocked
         self._clock = clock
         self._born_ns = time.monotonic_ns()
         self.born_us = self._born_ns // 1000
@@ -46,9 +45,7 @@ class LogRecorder:
         """Record one event at the clock's current step."""
         code, blocks = _KINDS[kind]
         t_us = (_now_ns() - self._born_ns) // 1000
-        at = self._append(self._encode((code, self._clock.step, t_us, *fields)))
-        if blocks is not None:
-            self._mark_blocked(at if blocks else 0)
+        self._append(self._encode((code, self._clock.step, t_us, *fields)), blocks)
 
 
 class ListRecorder:

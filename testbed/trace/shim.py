@@ -72,7 +72,7 @@ _NOT_SUBJECT = (
     "/testbed/cache/",
 )
 
-_Work = dist.Work
+_Tensor, _Work = torch.Tensor, dist.Work
 
 _REDUCE_OPS = {
     getattr(dist.ReduceOp, name): name
@@ -92,7 +92,7 @@ class Shim:
         self._rank = rank
         self._groups = dict(groups)
         self._ordinals: dict[Any, int] = {}
-        self._dtypes: dict[Any, str] = {}
+        self._dtypes: dict[torch.dtype, tuple[str, bool]] = {}
         # By the id of a code object, which is kept alive: its own hash goes over all it holds.
         self._is_subject: dict[int, bool] = {}
         self._codes: list[CodeType] = []
@@ -130,6 +130,7 @@ class Shim:
         group_of, reduce_op_of = _picker(places, "group"), _picker(places, "op")
         root_of = _picker(places, "src", "dst")
         within_of = _picker(places, "group_src", "group_dst")
+        rooted = "src" in places or "dst" in places
         default_op = "SUM" if "op" in places else ""
         default_root = 0 if op in _ROOT_0 else -1
 
@@ -138,12 +139,11 @@ class Shim:
                 return call(*args, **kwargs)
             group = self._group(group_of(args, kwargs))
             reduce_op = reduce_op_of(args, kwargs)
-            root = root_of(args, kwargs)
-            within = within_of(args, kwargs)
-            if within is not None:
-                root = group.ranks[within]
-            elif root is None:
-                root = default_root
+            root = default_root
+            if rooted:
+                within = within_of(args, kwargs)
+                given = root_of(args, kwargs) if within is None else group.ranks[within]
+                root = root if given is None else given
             ordinal = self._next(group.name)
             name = default_op if reduce_op is None else _REDUCE_OPS.get(reduce_op, "")
             what = (op, group.name, ordinal, root, -1, name)
@@ -211,16 +211,21 @@ class Shim:
         tensor: Any,
     ) -> Any:
         op = what[0]
-        if isinstance(tensor, Awaited):
-            tensor.guard.touch("written" if op in _RECEIVE else "read")
-        dtype, numel = "", 0
+        dtype, numel, readable = "", 0, False
         shape: tuple[int, ...] = ()
-        if isinstance(tensor, torch.Tensor):
-            dtype, numel = self._dtype(tensor), tensor.numel()
+        if isinstance(tensor, _Tensor):
+            numel = tensor.numel()
+            dtype, whole = self._dtype(tensor.dtype)
+            # Reading one from a GPU would synchronise the stream.
+            readable = whole and numel <= VALUES_KEPT and tensor.is_cpu
             if tensor.dim() > 1:
                 shape = tuple(tensor.shape)
         caller, site = self._called_from(3)
-        values = _values(tensor)
+        awaited = isinstance(tensor, Awaited)
+        if awaited:
+            tensor.guard.touch("written" if op in _RECEIVE else "read")
+        shown = readable and not awaited
+        values = _listed(tensor) if shown else []
         self._add(Enter, *what, dtype, numel, values, caller, shape, site)
         self._inside = True
         try:
@@ -230,9 +235,9 @@ class Shim:
             raise
         finally:
             self._inside = False
-        self._add(Exit, values if op in _SEND else _values(tensor))
+        self._add(Exit, _listed(tensor) if shown and op not in _SEND else values)
         if result is not None and isinstance(result, _Work):
-            return RecordedWork(self, result, (*what, dtype, numel), shape, tensor)
+            return RecordedWork(self, result, (*what, dtype, numel), shape, tensor, readable)
         return result
 
     def _call(
@@ -263,11 +268,11 @@ class Shim:
         op, *rest = work.what
         sends = op in _SEND
         caller, site = self._called_from(3)
-        values = _values(work.tensor)
+        values = _listed(work.tensor) if work.readable else []
         wait = "wait" if sends else f"wait_{op}"
         self._add(Enter, wait, *rest, values, caller, work.shape, site)
         result = self._call(call, args, {}, f"wait of {op}")
-        self._add(Exit, values if sends else _values(work.tensor))
+        self._add(Exit, _listed(work.tensor) if work.readable and not sends else values)
         return result
 
     def _group(self, group: Any) -> GroupSpec:
@@ -285,11 +290,13 @@ class Shim:
         self._ordinals[channel] = ordinal + 1
         return ordinal
 
-    def _dtype(self, tensor: torch.Tensor) -> str:
-        name = self._dtypes.get(tensor.dtype)
-        if name is None:
-            name = self._dtypes[tensor.dtype] = str(tensor.dtype).removeprefix("torch.")
-        return name
+    def _dtype(self, dtype: torch.dtype) -> tuple[str, bool]:
+        """Its name, and whether it holds whole numbers."""
+        known = self._dtypes.get(dtype)
+        if known is None:
+            name = str(dtype).removeprefix("torch.")
+            known = self._dtypes[dtype] = (name, dtype in _WHOLE)
+        return known
 
     def _called_from(self, depth: int) -> tuple[str, str]:
         """The subject's functions from that frame on outwards, and the innermost one's line."""
@@ -329,15 +336,22 @@ class Shim:
 class RecordedWork:
     """A Work whose ``wait`` is recorded; everything else goes to torch's own.
 
-    what: op, group, ordinal, peer, tag, reduce op, dtype, numel of its operation. The buffer counts
+    what: op, group, ordinal, peer, tag, reduce op, dtype, numel of its operation. readable: its
+    tensor's values are recorded. The buffer counts
     as the operation's until the work is waited for, or asked anything else that may tell that it is
     complete.
     """
 
-    __slots__ = ("_guard", "_shim", "_work", "shape", "tensor", "what")
+    __slots__ = ("_guard", "_shim", "_work", "readable", "shape", "tensor", "what")
 
     def __init__(
-        self, shim: Shim, work: Any, what: tuple[Any, ...], shape: tuple[int, ...], tensor: Any
+        self,
+        shim: Shim,
+        work: Any,
+        what: tuple[Any, ...],
+        shape: tuple[int, ...],
+        tensor: Any,
+        readable: bool,
     ) -> None:
         self._shim = shim
         self._work = work
@@ -345,6 +359,7 @@ class RecordedWork:
         self.what = what
         self.shape = shape
         self.tensor = tensor
+        self.readable = readable
 
     def wait(self, *args: Any) -> Any:
         """torch's ``wait``, recorded with this Work's channel and ordinal."""
@@ -417,15 +432,7 @@ def _told(inner: FrameType, depth: int) -> tuple[str, str]:
     return ">".join(reversed(names)), f"{file}:{inner.f_lineno}"
 
 
-def _values(tensor: Any) -> list[int]:
-    # Only small integer tensors on the CPU: reading one from a GPU would synchronise the stream.
-    if (
-        isinstance(tensor, torch.Tensor)
-        and tensor.dtype in _WHOLE
-        and tensor.is_cpu
-        and tensor.numel() <= VALUES_KEPT
-        and not isinstance(tensor, Awaited)
-    ):
-        values: list[int] = tensor.tolist() if tensor.dim() == 1 else tensor.flatten().tolist()
-        return list(map(int, values)) if tensor.dtype is torch.bool else values
-    return []
+def _listed(tensor: torch.Tensor) -> list[int]:
+    """The elements of a tensor of whole numbers, one after the other."""
+    values: list[int] = tensor.tolist() if tensor.dim() == 1 else tensor.flatten().tolist()
+    return list(map(int, values)) if tensor.dtype is torch.bool else values

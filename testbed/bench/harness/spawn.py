@@ -19,7 +19,9 @@ def runner(world: int) -> Callable[[Kind], str]:
     def run(kind: Kind) -> str:
         with tempfile.TemporaryDirectory(prefix="testbed-harness-") as folder:
             try:
-                spawn(_rank, args=(world, f"{folder}/store", kind.value), nprocs=world)
+                spawn(  # type: ignore[no-untyped-call]
+                    _rank, args=(world, f"{folder}/store", kind.value), nprocs=world
+                )
             except (
                 ProcessExitedException,
                 ProcessRaisedException,
