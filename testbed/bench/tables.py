@@ -149,7 +149,7 @@ def stall(rows: Sequence[Row]) -> Table:
         (
             f"one write a step, ready at once on the leader stage and later by the skew elsewhere; "
             f"a step takes {rows[0]['step_us']:.0f} us besides",
-            "stall: time in the transfer's own synchronize(); check: the whole check",
+            "stall: time waiting for the transfer's own event; check: the whole check",
         ),
     )
 

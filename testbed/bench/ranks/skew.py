@@ -19,17 +19,19 @@ _WARMUP = 5
 
 
 class StallMeter:
-    """A recorder that only adds up the time between Sync and Synced. spent_ns: so far."""
+    """A recorder that only adds up the time spent waiting for events that are not ready. spent_ns:
+    so far."""
 
     def __init__(self) -> None:
         self.spent_ns = 0
         self._since_ns = 0
 
     def add(self, kind: type[Event], *fields: Any) -> None:
-        """Note when a wait for an event begins and ends."""
+        """Note when a wait for an event begins and ends; Sync says whether there is one."""
         if kind is Sync:
-            self._since_ns = time.perf_counter_ns()
-        elif kind is Synced:
+            _, stall = fields
+            self._since_ns = time.perf_counter_ns() if stall else 0
+        elif kind is Synced and self._since_ns:
             self.spent_ns += time.perf_counter_ns() - self._since_ns
 
 
