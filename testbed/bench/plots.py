@@ -72,7 +72,7 @@ def _gain(axes: Any, found: Row) -> None:
         [point["model_gain"] * 100 for point in points],
         color=_COLOURS[1],
         linestyle="--",
-        label="no-compute step plus compute",
+        label="expected: step without compute, and the compute",
     )
     target = found["target"] * 100
     axes.axhline(target, color="#444444", linewidth=1, linestyle=":", label=f"{target:+.0f} %")
@@ -85,7 +85,7 @@ def _gain(axes: Any, found: Row) -> None:
             marker="*",
             markersize=15,
             linestyle="",
-            label=reached(found),
+            label=reached(found).replace(" us ", " µs "),
         )
     # One wild round must not flatten the curve: its error bar may leave the picture.
     lowest, highest = min(*gains, 0.0), max(*gains, target)

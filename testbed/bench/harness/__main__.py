@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--world", type=int, default=DEFAULT_WORLD, metavar="N")
     parser.add_argument("--cases", type=int, default=40, metavar="N", help="of the cheap ones")
     parser.add_argument("--launches", type=int, default=5, metavar="N", help="of the dear ones")
-    parser.add_argument("--patience", type=float, default=20.0, metavar="S", help="for a verdict")
+    parser.add_argument("--patience", type=float, default=30.0, metavar="S", help="for a verdict")
     parser.add_argument("--json", metavar="OUT")
     options = parser.parse_args(argv)
     try:

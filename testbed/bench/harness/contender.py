@@ -6,7 +6,7 @@ from typing import Protocol
 
 from testbed.bench.harness.case import VICTIM, Kind
 
-_NAMES_VICTIM = re.compile(rf"\b(?:rank|process)\W{{0,8}}{VICTIM}\b", re.IGNORECASE)
+_NAMES_VICTIM = re.compile(rf"\b(?:rank|process)\W{{0,12}}{VICTIM}\b", re.IGNORECASE)
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception)\b")
 _TOLD_LIMIT = 110
 

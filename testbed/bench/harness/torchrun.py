@@ -1,5 +1,6 @@
 """One ``torchrun`` per case: what a test does that has nothing else."""
 
+import os
 import sys
 import time
 
@@ -9,6 +10,7 @@ from testbed.bench.harness.case import Kind, play
 from testbed.bench.harness.contender import NO_VERDICT, Ended, ended
 from testbed.bench.harness.killing import run_for
 from testbed.errors import EnvironmentFault
+from testbed.world.death import die_with_parent
 
 _LAUNCH_LIMIT_S = 120.0
 _ROOT = "Root Cause"
@@ -58,7 +60,8 @@ def _one_line(root: str) -> str:
 
 
 def main() -> None:
-    """One rank, as torchrun starts it."""
+    """One rank, as torchrun starts it: in a session of its own, which a kill of ours misses."""
+    die_with_parent(os.getppid())
     dist.init_process_group("gloo")
     play(Kind(sys.argv[1]))
     dist.destroy_process_group()
