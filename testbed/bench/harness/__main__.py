@@ -151,6 +151,8 @@ def _in_words(found: dict[str, Any]) -> str:
     null = {name: of["median"] for name, of in found["null_ms"].items()}
     ours = next(iter(null.values()))
     return (
+        "fresh: a case gets processes of its own, and their start is part of every figure\n"
+        "lost: the harness did not come to another case\n"
         f"a case on the fleet is {null[OneTorchrun.name] / ours:.0f} times cheaper than a torchrun"
     )
 
