@@ -2,8 +2,9 @@
 
 ``python -m launchers.torchrun HOSTS FOLDER MODULE``. Standard input is a pipe that the controller
 holds: when it closes (the controller ended, however), torchrun is ended. When torchrun ends, its
-hosts end by their parent-death signal. Either way FOLDER, which holds all temporary files of the
-fleet, is removed.
+hosts, which run MODULE, end by their parent-death signal, and the last line it said goes to
+standard output, for the controller. FOLDER, which holds all temporary files of the fleet, is
+removed once the controller lets go.
 """
 
 import os
@@ -14,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testbed.world.death import die_with_parent
+from testbed.death import die_with_parent
 
 _TERM_GRACE_S = 0.5
 
@@ -67,13 +68,22 @@ def run(hosts: int, folder: Path, module: str) -> int:
         waiting.register(os.pidfd_open(torchrun.pid), selectors.EVENT_READ)
         waiting.register(sys.stdin, selectors.EVENT_READ)
         waiting.select()
-    if torchrun.poll() is None:
+    if torchrun.poll() is not None:
+        print(_last_line(folder / "torchrun.log") or f"exit status {torchrun.poll()}", flush=True)
+        sys.stdin.read()
+    else:
         torchrun.terminate()
         try:
             torchrun.wait(_TERM_GRACE_S)
         except subprocess.TimeoutExpired:
             torchrun.kill()
     return torchrun.wait()
+
+
+def _last_line(log: Path) -> str:
+    """The last one with a word in it: torchrun ends its messages with rulers."""
+    lines = log.read_text(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if any(map(str.isalpha, line))), "")
 
 
 def main() -> int:

@@ -1,5 +1,7 @@
 """Results as plain JSON: the one form that files, tables and other processes share."""
 
+import errno
+import os
 import shlex
 import shutil
 import sys
@@ -9,11 +11,13 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, EnvironmentFault, shortened
 from testbed.runs import RunResult, shown, told
 from testbed.verdict import Divergence
 
 FORMAT = 1
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Row(TypedDict):
@@ -104,8 +108,30 @@ def document(rows: Sequence[Row], world: int, out: str) -> dict[str, Any]:
     }
 
 
+def check_json(out: str) -> None:
+    """Raise BadInput, before anything runs, for a file that ``write_json`` could not write."""
+    if out == "-":
+        return
+    if not out or "\0" in out:
+        raise BadInput(f"--json is {out!r}: give a file, or - for standard output")
+    if os.path.isdir(out):
+        raise BadInput(f"{shortened(out)}: cannot be written (is a folder): give a file")
+    new = not os.path.lexists(out)
+    if not new and not os.path.isfile(out):
+        return  # a pipe or a device: to open it could wait for its reader
+    try:
+        # Opened, not asked: permissions alone do not tell of a file system that is read-only.
+        os.close(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
+        if new:
+            os.unlink(out)
+    except OSError as error:
+        raise BadInput(f"{shortened(out)}: cannot be written ({error.strerror})") from error
+
+
 def write_json(data: Any, out: str) -> None:
-    """Write JSON to the file ``out``, ``-`` being standard output. Raises BadInput if it cannot."""
+    """Write JSON to the file ``out``, ``-`` being standard output. Raises BadInput if it cannot,
+    EnvironmentFault where the disk is full.
+    """
     text = msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n"
     if out == "-":
         sys.stdout.write(text)
@@ -113,4 +139,5 @@ def write_json(data: Any, out: str) -> None:
     try:
         Path(out).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"{out}: cannot be written ({error.strerror})") from error
+        kind = EnvironmentFault if error.errno in _FULL else BadInput
+        raise kind(f"{shortened(out)}: cannot be written ({error.strerror})") from error

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from reports.results import interpreter, write_json
+from reports.results import check_json, interpreter, write_json
 from testbed import subjects
 from testbed.bench import (
     compare,
@@ -30,7 +30,7 @@ from testbed.bench import (
 from testbed.bench.measure import fleet
 from testbed.bench.plans import SEPARATOR, Model
 from testbed.errors import BadInput, EnvironmentFault
-from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunsCases, shown
+from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunsCases, check_world, shown
 from testbed.topology import Topology
 
 ROOT = DEFAULT_ROOT / "bench"
@@ -141,8 +141,9 @@ class _Work:
     @classmethod
     def of(cls, options: argparse.Namespace) -> "_Work":
         """Raises BadInput for what cannot be measured."""
-        if options.world < 1:
-            raise BadInput(f"--world is {options.world}: give a whole number from 1 on")
+        check_world(options.world, "--world")
+        if options.json is not None:
+            check_json(options.json)
         return cls(options)
 
     def measure(self, on: RunsCases) -> dict[str, Any]:

@@ -67,10 +67,14 @@ _NOT_SUBJECT = (
     "/testbed/trace/",
     "/testbed/world/",
     "/testbed/workloads/assemble.py",
+    "/testbed/workloads/calls.py",
     "/testbed/workloads/requests.py",
     "/testbed/workloads/scripted.py",
     "/testbed/cache/",
+    "/testbed/subjects/sglang/",
 )
+# What is lifted bears names of files that are nowhere, a checkout's with its folder inside them.
+_LIFTED = "sglang"
 
 _Tensor, _Work = torch.Tensor, dist.Work
 
@@ -327,7 +331,8 @@ class Shim:
 
     def _learn(self, code: CodeType) -> bool:
         """Whether the function is the subject's own, remembered."""
-        own = not any(part in code.co_filename for part in _NOT_SUBJECT)
+        file = code.co_filename
+        own = file.startswith(_LIFTED) or not any(part in file for part in _NOT_SUBJECT)
         self._codes.append(code)
         self._is_subject[id(code)] = own
         return own

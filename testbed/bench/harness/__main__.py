@@ -11,7 +11,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from reports.results import write_json
+from reports.results import check_json, write_json
 from testbed.bench import machine
 from testbed.bench.harness.case import Kind
 from testbed.bench.harness.contender import Contender, Ended
@@ -19,7 +19,7 @@ from testbed.bench.harness.driven import Driven
 from testbed.bench.harness.fleet import OnFleet
 from testbed.bench.harness.torchrun import OneTorchrun
 from testbed.errors import BadInput, EnvironmentFault
-from testbed.runs import DEFAULT_WORLD, RunStore
+from testbed.runs import DEFAULT_WORLD, RunStore, check_world
 from testbed.topology import Topology
 from testbed.world import Fleet
 
@@ -167,6 +167,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="OUT")
     options = parser.parse_args(argv)
     try:
+        check_world(options.world, "--world")
+        if options.json is not None:
+            check_json(options.json)
         if options.world < 2:
             raise BadInput(f"--world is {options.world}: rank 1 is struck, give 2 or more")
         if min(options.cases, options.launches) < 1:
