@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from reports.results import check_json, interpreter, write_json
+from reports.results import interpreter, write_json
 from testbed import subjects
 from testbed.bench import (
     compare,
@@ -142,8 +142,6 @@ class _Work:
     def of(cls, options: argparse.Namespace) -> "_Work":
         """Raises BadInput for what cannot be measured."""
         check_world(options.world, "--world")
-        if options.json is not None:
-            check_json(options.json)
         return cls(options)
 
     def measure(self, on: RunsCases) -> dict[str, Any]:

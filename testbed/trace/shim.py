@@ -66,6 +66,7 @@ _NOT_SUBJECT = (
     "/torch/",
     "/testbed/trace/",
     "/testbed/world/",
+    "/testbed/bench/ranks/",
     "/testbed/workloads/assemble.py",
     "/testbed/workloads/calls.py",
     "/testbed/workloads/requests.py",

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from testbed.bench.harness.case import Kind, play
 from testbed.bench.harness.contender import NO_VERDICT, Ended, ended
 from testbed.bench.harness.killing import run_for
+from testbed.death import die_with_parent
 from testbed.errors import EnvironmentFault
-from testbed.world.death import die_with_parent
 
 _LAUNCH_LIMIT_S = 120.0
 _ROOT = "Root Cause"

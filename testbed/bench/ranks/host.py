@@ -2,7 +2,7 @@
 
 import os
 
-from testbed.world.death import die_with_parent
+from testbed.death import die_with_parent
 
 MODULE = "testbed.bench.ranks.host"
 
