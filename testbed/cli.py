@@ -1,5 +1,4 @@
-"""The command line: run, list, explain, replay, recheck, matrix, compare, subjects,
-doctor.
+"""The command line: run, list, explain, replay, recheck, matrix, compare, subjects, bench, doctor.
 
 Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
 failed. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
@@ -32,6 +31,7 @@ from testbed import (
     subjects,
 )
 from testbed import scenario as scenarios
+from testbed.bench import command as bench
 from testbed.catalog import Axes
 from testbed.cli_common import (
     AS_EXPECTED,
@@ -153,6 +153,8 @@ def _parser() -> argparse.ArgumentParser:
     releases = command("subjects", _subjects, "fetch releases of SGLang into the cache")
     releases.add_argument("what", choices=("fetch",))
     releases.add_argument("names", nargs="+", metavar="sglang==X")
+
+    bench.add_options(command("bench", bench.run, "measure what an agreement costs"))
 
     command("doctor", _doctor, "check the environment, one line each")
     return parser

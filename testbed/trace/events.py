@@ -283,6 +283,15 @@ class Answer(NamedTuple):
     answer: str
 
 
+class Measured(NamedTuple):
+    """Figures of a benchmark, taken on this rank (``testbed.bench``). what: the kind of them."""
+
+    step: int
+    t_us: int
+    what: str
+    figures: dict[str, Any]
+
+
 Event = (
     Begin
     | End
@@ -305,6 +314,7 @@ Event = (
     | Touched
     | Call
     | Answer
+    | Measured
 )
 
 EVENT_TYPES: tuple[type[Event], ...] = (
@@ -329,6 +339,7 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     Touched,
     Call,
     Answer,
+    Measured,
 )
 CODES: dict[type[Event], int] = {kind: code for code, kind in enumerate(EVENT_TYPES)}
 
