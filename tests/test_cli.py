@@ -13,6 +13,7 @@ from testbed.cli import main
 from testbed.scenario import Scenario, to_object
 from testbed.subjects import available
 from tests.fake_fleet import FakeFleet, scenario
+from tests.fake_sglang import Pip
 
 Capture = pytest.CaptureFixture[str]
 
@@ -238,3 +239,33 @@ def test_a_summary_that_cannot_be_kept_ends_in_3_and_is_on_the_terminal(
     assert "1 run, 1 as expected: 1 ok" in out
     assert err.startswith("testbed: the summary cannot be kept: ")
     assert err.count("\n") == 1
+
+
+def test_releases_are_fetched_one_line_each(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Pip().install(monkeypatch, folder)
+
+    assert main(["subjects", "fetch", "sglang==9.8.7"], FakeFleet) == 0
+    out, err = capsys.readouterr()
+
+    where = folder / "hicache-testbed" / "sglang-9.8.7"
+    assert out == f"sglang==9.8.7: 0.0 MB in {where}, hashes ok\n"
+    assert err == ""
+    assert main(["list", "subjects"], FakeFleet) == 0
+    listed, _ = capsys.readouterr()
+    assert f"0.0 MB in {where}, hashes ok" in listed
+    assert "sglang==0.5.19" in listed
+    assert "not fetched yet" in listed
+
+
+def test_only_releases_are_fetched_and_nothing_before_all_names_are_read(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = Pip()
+    pip.install(monkeypatch, folder)
+
+    told = fails_with_one_line(capsys, "subjects", "fetch", "sglang==9.8.7", "batched")
+
+    assert "subject 'batched' is no release" in told
+    assert pip.calls == 0
