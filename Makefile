@@ -100,6 +100,7 @@ endif
 
 has-packages:
 	@$(PYTHON) -c 'import importlib.util as u, sys; \
-		lacking = [n for n in ("msgspec", "pytest", "tabulate", "torch") if not u.find_spec(n)]; \
+		needed = ("msgspec", "pytest", "rich", "tabulate", "torch"); \
+		lacking = [n for n in needed if not u.find_spec(n)]; \
 		sys.exit(lacking and "make: $(PYTHON) lacks " + ", ".join(lacking) \
 		+ ": install them, or leave VENV= out" or 0)'
