@@ -4,7 +4,6 @@ A *slot* is a place inside a step's column: the rounds in which anything happene
 any rank, in order. No pixels here.
 """
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -205,7 +204,7 @@ def _bar(
     return Bar(
         rank=rank,
         step=item.step,
-        first=min(bisect_left(list(column), item.entered), last),
+        first=_first_slot(item, column),
         last=len(column) - 1 if item.stuck else last,
         kind=_kind(item.what),
         model=isinstance(item.what, Op) and item.what.is_model,
@@ -215,6 +214,14 @@ def _bar(
         label=_label(item.what),
         told=f"rank {rank}, step {item.step}: {_told(item)}",
     )
+
+
+def _first_slot(item: Item, column: Column) -> int:
+    """That of the first round, from when it was entered on, in which anything happened."""
+    now = item.entered
+    while now not in column:  # at the latest the one in which it was left is there
+        now += 1
+    return column[now]
 
 
 def _kind(what: Op | Sync | Block) -> BarKind:
