@@ -100,7 +100,7 @@ endif
 
 has-packages:
 	@$(PYTHON) -c 'import importlib.util as u, sys; \
-		needed = ("msgspec", "pytest", "rich", "tabulate", "torch"); \
+		needed = ("jinja2", "msgspec", "pytest", "rich", "tabulate", "torch"); \
 		lacking = [n for n in needed if not u.find_spec(n)]; \
 		sys.exit(lacking and "make: $(PYTHON) lacks " + ", ".join(lacking) \
 		+ ": install them, or leave VENV= out" or 0)'

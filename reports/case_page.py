@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import NamedTuple
 
+from reports.ranks import ranged
 from reports.results import Row
 from reports.story import story
 from reports.templates import render
@@ -63,18 +64,6 @@ def _sides(first: Divergence | None) -> list[Side]:
         groups[name if first.minority and first.majority else "", did].append(number)
     found = [Side(name, ranged(ranks), did) for (name, did), ranks in groups.items()]
     return sorted(found, key=lambda side: side.name != "minority")
-
-
-def ranged(ranks: list[int]) -> str:
-    """``rank 2``, ``ranks 0-7, 9``: sixty-four numbers are not for reading."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    told = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(told)}"
 
 
 def _in_words(seen: Scene) -> list[StepRow]:
