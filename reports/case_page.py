@@ -30,7 +30,7 @@ class StepRow(NamedTuple):
 
 
 def case_page(row: Row, result: RunResult, trace: str) -> str:
-    """The piece of HTML. trace: where its trace lies, relative to the page; empty if nowhere."""
+    """The piece of HTML. trace: where its trace lies, an address relative to the page."""
     seen = scene(result)
     first = result.verdict.first_divergence
     return render(

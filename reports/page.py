@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from reports.case_page import case_page
 from reports.perfetto import TRACE_FILE, write_trace
@@ -51,16 +52,12 @@ def _entries(rows: Sequence[Row], folder: Path) -> Iterator[Entry]:
         if row["path"] == LOST:
             yield Entry(f"{row['id']}-lost", row, one_line, "")
             continue
-        path = Path(row["path"])
+        # Not row["path"]: what a test's working folder was then, may not be the one of now.
+        path = folder / "runs" / Path(row["path"]).name
         result = judged(record.load(path), path)
         write_trace(result.record, path)
-        yield Entry(path.name, row, one_line, packed(case_page(row, result, _trace(path, folder))))
-
-
-def _trace(run: Path, folder: Path) -> str:
-    trace = (run / TRACE_FILE).resolve()
-    inside = trace.is_relative_to(folder.resolve())
-    return trace.relative_to(folder.resolve()).as_posix() if inside else ""
+        trace = f"runs/{quote(path.name)}/{TRACE_FILE}"
+        yield Entry(path.name, row, one_line, packed(case_page(row, result, trace)))
 
 
 def packed(html: str) -> str:

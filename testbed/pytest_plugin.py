@@ -76,6 +76,9 @@ class _Shown:
     class _Crash(NamedTuple):
         message: str
 
+        def __str__(self) -> str:
+            return self.message
+
     def __init__(self, told: str, line: str) -> None:
         self._told = told
         self.reprcrash = self._Crash(line)

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from reports.perfetto import trace
 from reports.timeline import lay_out, scene, standalone, to_svg
 from reports.timeline.__main__ import main
 from reports.timeline.layout import FIT_WIDTH
@@ -15,7 +16,7 @@ from testbed.oracles.view import Op, View
 from testbed.record import RunRecord
 from testbed.runs import RunResult, judged
 from testbed.trace.events import Enter, Fired
-from tests.record_builder import Model, cut, inserted, load, without, write
+from tests.record_builder import Model, cut, inserted, load, with_rank, without, write
 from tests.recorded import DATA, deadlock, modelled
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -208,3 +209,15 @@ def test_a_drawing_that_stands_alone_brings_its_style_for_light_and_dark(tmp_pat
 def test_a_run_that_is_not_there_is_one_line_and_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nowhere", "out.svg"]) == 2
     assert capsys.readouterr().err.startswith("timeline: nowhere: no recorded run")
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_record_cut_anywhere_can_still_be_drawn_and_traced(rank: int) -> None:
+    whole = deadlock().record
+    for length in range(len(whole.ranks[rank].events) + 1):
+        events = whole.ranks[rank].events[:length]
+        made = with_rank(whole, rank, events=events, exit="signal", signal=9)
+        seen = scene_of(made)
+        assert seen.lanes[rank].ended == "died by SIGKILL"
+        ElementTree.fromstring(to_svg(seen, "cut"))
+        assert trace(made)["traceEvents"]
