@@ -1,9 +1,10 @@
 """Starts torchrun on this machine and sees to it that neither outlives the other's reason to be.
 
-``python -m launchers.torchrun HOSTS FOLDER``. Standard input is a pipe that the controller holds:
-when it closes (the controller ended, however), torchrun is ended. When torchrun ends, its hosts end
-by their parent-death signal. Either way FOLDER, which holds all temporary files of the fleet, is
-removed.
+``python -m launchers.torchrun HOSTS FOLDER MODULE``. Standard input is a pipe that the controller
+holds: when it closes (the controller ended, however), torchrun is ended. When torchrun ends, its
+hosts, which run MODULE, end by their parent-death signal, and the last line it said goes to
+standard output, for the controller. FOLDER, which holds all temporary files of the fleet, is
+removed once the controller lets go.
 """
 
 import os
@@ -14,14 +15,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testbed.world.death import die_with_parent
+from testbed.death import die_with_parent
 
 _TERM_GRACE_S = 0.5
 
 
-def torchrun_command(hosts: int) -> list[str]:
-    """torchrun for one machine: ``hosts`` workers, a rendezvous on a port that the kernel
-    chooses.
+def torchrun_command(hosts: int, module: str) -> list[str]:
+    """torchrun for one machine: ``hosts`` workers that run ``module``, a rendezvous on a port that
+    the kernel chooses.
     """
     return [
         sys.executable,
@@ -35,7 +36,7 @@ def torchrun_command(hosts: int) -> list[str]:
         "--max-restarts=0",
         "--monitor-interval=0.1",
         "-m",
-        "testbed.world.host",
+        module,
     ]
 
 
@@ -51,12 +52,12 @@ def torchrun_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def run(hosts: int, folder: Path) -> int:
+def run(hosts: int, folder: Path, module: str) -> int:
     """Run torchrun until it or the controller ends; returns torchrun's exit status."""
     supervisor = os.getpid()
     with (folder / "torchrun.log").open("wb") as log:
         torchrun = subprocess.Popen(
-            torchrun_command(hosts),
+            torchrun_command(hosts, module),
             env=torchrun_environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -67,7 +68,10 @@ def run(hosts: int, folder: Path) -> int:
         waiting.register(os.pidfd_open(torchrun.pid), selectors.EVENT_READ)
         waiting.register(sys.stdin, selectors.EVENT_READ)
         waiting.select()
-    if torchrun.poll() is None:
+    if torchrun.poll() is not None:
+        print(_last_line(folder / "torchrun.log") or f"exit status {torchrun.poll()}", flush=True)
+        sys.stdin.read()
+    else:
         torchrun.terminate()
         try:
             torchrun.wait(_TERM_GRACE_S)
@@ -76,11 +80,17 @@ def run(hosts: int, folder: Path) -> int:
     return torchrun.wait()
 
 
+def _last_line(log: Path) -> str:
+    """The last one with a word in it: torchrun ends its messages with rulers."""
+    lines = log.read_text(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if any(map(str.isalpha, line))), "")
+
+
 def main() -> int:
     """Entry point; returns the exit status."""
-    hosts, folder = int(sys.argv[1]), Path(sys.argv[2])
+    hosts, folder, module = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     try:
-        return run(hosts, folder)
+        return run(hosts, folder, module)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -30,5 +30,5 @@ def keep(
         write_junit([of_row(row) for row in rows] if tests is None else tests, folder / JUNIT_FILE)
         append_summary(rows)
         write_page(rows, world, folder)
-    except (OSError, BadInput) as error:
+    except (OSError, BadInput, EnvironmentFault) as error:
         raise EnvironmentFault(f"the summary cannot be kept: {error}") from error

@@ -8,7 +8,9 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from reports.results import row
+from testbed.oracles import standing
 from testbed.oracles.causal import channel
+from testbed.oracles.endings import is_echo
 from testbed.oracles.injected import injected
 from testbed.oracles.sides import named
 from testbed.oracles.view import Op, RankStep, RankView, View
@@ -21,10 +23,13 @@ _WIDTH = 100
 _LINE_LIMIT = 180
 _FRAMES = 2
 _NOTES = 3
-_STACKS = 4
+_STACKS = 3
+_DIRECT = 2
 _FEW = 3
 
-_COLLATERAL, _BEHIND = ": collateral", ": behind the cycle"
+_COLLATERAL, _BEHIND, _ECHO = ": collateral", ": behind the cycle", " lost its connection "
+# Verdicts in which all but the roots merely stand where the roots have left them.
+_STOOD_STILL = (Outcome.CRASH, Outcome.HANG)
 # Where every blocked rank stands in the end; what called it is what people look for.
 _PLUMBING = (
     "/torch/",
@@ -46,7 +51,9 @@ def story(result: RunResult, *, full: bool = False) -> str:
     if first is None:
         lines += _field("", f"Nothing diverged: {result.verdict.summary}.")
     else:
-        lines += [*_beginning(first), *_before(view, first), *_cause(view, first)]
+        lines += [*_beginning(result, first), *_before(view, first), *_cause(view, first)]
+    if result.verdict.outcome in _STOOD_STILL and not full:
+        lines += _left_standing(view, result.verdict.ranks)
     lines += [*_consequences(result, full), *_traces(view, result, full), ""]
     lines.append(f"replay it: {row(result)['replay']}")
     return "\n".join(lines)
@@ -71,23 +78,29 @@ def _headline(result: RunResult) -> Iterator[str]:
 # Where it began
 
 
-def _beginning(first: Divergence) -> Iterator[str]:
-    yield from _field("it began at", first.where())
-    for side in first.sides():
-        yield from _field("", _short(side))
+def _beginning(result: RunResult, first: Divergence) -> Iterator[str]:
+    yield from _field("it began at", first.where().removesuffix(", rank"))
     few, many = first.minority, first.majority
-    if few and many:
+    stood_still = result.verdict.outcome in _STOOD_STILL
+    for side in first.sides()[: _roots_sides(first) if stood_still else None]:
+        yield from _field("", _short(side))
+    if few and many and not stood_still:
         even = f", or {named(many)}: neither side is the larger one"
         yield from _field("look at", named(few) + (even if len(many) == len(few) else ""))
+
+
+def _roots_sides(first: Divergence) -> int:
+    """How many of the sides are the minority's: they come first."""
+    return len({first.did[str(rank)] for rank in first.minority}) or len(first.did)
 
 
 def _before(view: View, first: Divergence) -> Iterator[str]:
     """The step of the divergence, as the first of the odd ranks saw it, up to where it stands."""
     ranks = [view.ranks[rank] for rank in first.minority if rank in view.ranks]
     for rank in ranks[:1]:
-        told = list(_told_step(rank, first))
-        if told:
-            yield from _field("before that", f"rank {rank.rank} {'; '.join(told)}")
+        did = list(_told_step(rank, first))
+        if did:
+            yield from _field("before that", f"rank {rank.rank} {'; '.join(did)}")
 
 
 def _told_step(rank: RankView, first: Divergence) -> Iterator[str]:
@@ -163,6 +176,23 @@ def _cause(view: View, first: Divergence) -> Iterator[str]:
         yield from _field("injected", "no fault had taken effect by then")
 
 
+def _left_standing(view: View, roots: tuple[int, ...]) -> Iterator[str]:
+    """Who waits for the roots themselves, or lost its connection to them; and, as one, who is
+    stuck behind those.
+    """
+    left = [rank for rank in view.ranks.values() if not rank.done and rank.rank not in roots]
+    direct = [rank for rank in left if set(roots).intersection(standing.waits_for(view, rank))]
+    lost = [rank.rank for rank in left if is_echo(rank)]
+    behind = [rank.rank for rank in left if rank not in direct and rank.rank not in lost]
+    shown = [rank for rank in direct if rank.rank not in lost]
+    for rank in shown[:_DIRECT]:
+        yield from _field("then", f"rank {rank.rank} {standing.told(view, rank)}")
+    behind += [rank.rank for rank in shown[_DIRECT:]]
+    for ranks, came_to in ((lost, "collateral, their peer was gone"), (behind, "stuck behind")):
+        if ranks:
+            yield from _field("then", f"{named(sorted(ranks))}: {came_to}")
+
+
 def _consequences(result: RunResult, full: bool) -> Iterator[str]:
     verdict = result.verdict
     if verdict.outcome in (Outcome.DEADLOCK, Outcome.ERROR):
@@ -198,16 +228,17 @@ def _told_already(result: RunResult) -> bool:
 
 
 def _condensed(notes: list[str], outcome: Outcome) -> Iterator[str]:
-    """Without what the first divergence of a hang has told; ranks that only followed as one line
-    each for those stuck and those that lost their peer.
+    """Ranks that only followed as one line each for those stuck and those that lost their peer,
+    unless ``_left_standing`` has told of them.
     """
-    echoes = [note for note in notes if note.endswith(_COLLATERAL)]
-    behind = [note for note in notes if note.endswith(_BEHIND)]
+    followed = [note for note in notes if note.endswith((_COLLATERAL, _BEHIND))]
+    echoes = [note for note in followed if _ECHO in note]
+    behind = [note for note in followed if _ECHO not in note]
     for note in notes:
-        if note in echoes or note in behind:
-            continue
-        if not (outcome is Outcome.HANG and note.startswith("rank ")):
+        if note not in followed and not (outcome is Outcome.HANG and note.startswith("rank ")):
             yield note
+    if outcome in _STOOD_STILL:
+        return
     for followers, told in ((echoes, "collateral, their peer was gone"), (behind, "stuck behind")):
         if followers:
             yield f"{named([int(note.split()[1]) for note in followers])}: {told}"
@@ -223,9 +254,8 @@ def _traces(view: View, result: RunResult, full: bool) -> Iterator[str]:
         yield from _trace("traceback", told, rank.raised.traceback, full, last=True)
     if raised or not (full or result.record.ended == "deadline"):
         return
-    stopped = [rank for rank in view.ranks.values() if rank.record.stack and not rank.done]
-    # The roots first: a case of many ranks has many that merely wait for them.
-    stopped.sort(key=lambda rank: rank not in roots)
+    everyone = view.ranks.values() if full else roots
+    stopped = [rank for rank in everyone if rank.record.stack and not rank.done]
     for rank in stopped if full else stopped[:_STACKS]:
         called = "" if full else _called(rank)
         if called:

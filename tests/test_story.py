@@ -6,7 +6,7 @@ from pathlib import Path
 from reports.story import story
 from testbed.record import RunRecord
 from testbed.runs import judged
-from testbed.trace.events import Begin, Enter, Exit, Fired, Raised
+from testbed.trace.events import Begin, Enter, Event, Exit, Fired, Raised
 from tests.record_builder import Model, cut, load, with_rank, without, write
 
 TRACEBACK = """Traceback (most recent call last):
@@ -114,12 +114,36 @@ def test_a_hang_shows_where_each_rank_stood() -> None:
 
     lines = told(replace(record, ended="deadline"))
 
+    # Only the root's: the other merely waits for it.
     stacks = [line for line in lines if line.startswith("stack ")]
-    assert stacks == [
-        "stack rank 0: spin (mine.py:12) < check_hicache_events (mine.py:7)",
-        "stack rank 1: reduce < agree",  # in an operation: who called it is on record
-    ]
+    assert stacks == ["stack rank 0: spin (mine.py:12) < check_hicache_events (mine.py:7)"]
+    assert field(lines, "then").startswith("rank 1 waits in all_reduce #2 of tp[pp0] (reduce)")
+    assert "stack of rank 1:" in "\n".join(told(replace(record, ended="deadline"), full=True))
     assert field(lines, "it began at").startswith("step 2, tp[pp0] #2")
+
+
+def test_of_a_crash_only_the_root_is_told_at_length() -> None:
+    def stuck(event: Event) -> bool:
+        return isinstance(event, Enter) and event.step == 2 and not event.op.startswith("wait")
+
+    record = Model("pp2tp2").record()
+    for rank in (1, 2, 3):
+        record = cut(record, rank, stuck, exit="stopped")
+    record = cut(record, 0, lambda one: isinstance(one, Begin) and one.step == 2)
+    error = Raised(2, 0, "KeyError", "'w0'", TRACEBACK, "")
+    record = with_rank(record, 0, exit="raised", events=(*record.ranks[0].events, error))
+
+    lines = told(replace(record, ended="broken"))
+
+    assert field(lines, "it began at").endswith("rank 0: raised KeyError: 'w0', step 2")
+    then = [line for line in lines if line.startswith("then ")]
+    assert [line.split(" for ")[-1] for line in then] == [
+        "rank 0, step 2",
+        "rank 0, step 2",
+        "then rank 3: stuck behind",
+    ]
+    assert not [line for line in lines if line.startswith("look at")]
+    assert len([line for line in lines if line]) <= 10
 
 
 def test_where_there_is_no_majority_both_sides_are_named() -> None:

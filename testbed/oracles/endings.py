@@ -199,12 +199,15 @@ def _instead(op: Op, other: RankView) -> str:
 def _hang(view: View) -> Ending:
     inside = [rank for rank in view.ranks.values() if not rank.done and rank.final is None]
     waiting = inside or [rank for rank in view.ranks.values() if not rank.done]
-    # Who stands in no operation is waited for, not waiting: an event, a local queue, a busy loop.
-    # Else the root is who waits for a rank that left; else nobody can be told from the others.
+    # A rank that somebody stopped keeps the others. Who stands in no operation is waited for, not
+    # waiting: an event, a local queue, a busy loop. Else the root is who waits for a rank that
+    # left, else who waits for nobody; else nobody can be told from the others.
+    paused = [rank for rank in waiting if rank.record.exit == "paused"]
     outside = [rank for rank in waiting if not isinstance(rank.standing, Op)]
     left = view.ranks.keys() - {rank.rank for rank in waiting}
     left_behind = [rank for rank in waiting if left.intersection(standing.waits_for(view, rank))]
-    roots = outside or left_behind or waiting
+    sinks = [rank for rank in waiting if not standing.waits_for(view, rank)]
+    roots = paused or outside or left_behind or sinks or waiting
     did = _standings(view)
     first = min(roots, key=lambda rank: (rank.step, rank.rank))
     ranks = tuple(rank.rank for rank in roots)

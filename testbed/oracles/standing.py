@@ -60,6 +60,12 @@ def told(view: View, rank: RankView) -> str:
         return "has finished its loop but did not leave"
     if rank.raised is not None and not rank.raised.inside:
         return f"raised {rank.raised.type} in step {rank.step}"
+    if rank.record.exit == "paused":
+        return f"is stopped by somebody's SIGSTOP, {_place(view, rank)}"
+    return _place(view, rank)
+
+
+def _place(view: View, rank: RankView) -> str:
     at = rank.standing
     if isinstance(at, Op):
         what = f"waits in {at.enter.op} #{at.enter.ordinal} of {at.enter.group}{site(at.enter)}"

@@ -63,6 +63,11 @@ class Deadlock:
         """Ranks of the cycle, smallest first."""
         return tuple(sorted(wait.rank for wait in self.cycle))
 
+    @property
+    def dead(self) -> set[int]:
+        """Ranks that can never move again: those of the cycle, and those stuck behind it."""
+        return {wait.rank for wait in (*self.cycle, *self.behind)}
+
     def told(self) -> str:
         """The argument in one paragraph: the cycle first, then who is merely stuck behind it."""
         lines = [f"{wait}" for wait in self.cycle]

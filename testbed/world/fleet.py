@@ -28,8 +28,9 @@ from testbed.scenario import Scenario, to_object
 from testbed.trace.events import About, Event, Raised
 from testbed.trace.log import entries
 from testbed.trace.recorder import event_of
-from testbed.trace.waits import prove
+from testbed.trace.waits import Deadlock, prove
 from testbed.world.wire import (
+    Broke,
     Bye,
     Done,
     Ended,
@@ -56,8 +57,14 @@ _LAST_PORT = 65535
 _START_LIMIT_S = 60.0
 _BUILD_LIMIT_S = 30.0
 _STOP_LIMIT_S = 10.0
-# After a rank broke, how long its peers may take to notice and leave their own traces.
-_GRACE_S = 0.04
+# A host answers in microseconds; one that does not for so long is stopped, or its machine is.
+_ANSWER_LIMIT_S = 5.0
+_CLOSE_LIMIT_S = 3.0
+_LAST_WORDS_LIMIT_S = 1.0
+# After a rank broke, how long its peers may go without progress before they are ended. Where it
+# died they raise about its connections; else they go on until they cannot: mostly that is proven.
+_QUIET_AFTER_DEATH_S = 0.04
+_QUIET_S = 0.25
 # How often a case that says nothing is looked at.
 _PROBE_S = 0.02
 _LOG_BYTES_PER_STEP = 16 * 1024
@@ -75,6 +82,8 @@ class _Case:
     scenario: Scenario
     ready: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
+    broke: set[int] = field(default_factory=set)  # raised, and stay until they are stopped
+    begun: bool = False
     ended: dict[int, Ended] = field(default_factory=dict)
     absent: set[int] = field(default_factory=set)  # ranks that their host could not fork
     trouble: list[str] = field(default_factory=list)
@@ -102,30 +111,52 @@ class _Case:
         return {
             rank: probed.committed
             for rank, probed in self.probed.items()
-            if probed.blocked or rank in self.done
+            if probed.blocked or rank in self.done | self.broke
         }
 
     @property
+    def moving(self) -> set[int]:
+        """Ranks that may still do something by themselves."""
+        waiting = self.done | self.broke | (set() if self.begun else self.ready)
+        return set(range(self.size)) - self.ended.keys() - self.absent - waiting
+
+    @property
+    def died(self) -> bool:
+        """A rank's process ended before it was told to."""
+        return any(ended.exit != "done" for ended in self.ended.values())
+
+    @property
     def broken(self) -> bool:
-        """A rank left before it was told to, or a host could not follow its orders."""
-        return bool(self.trouble) or any(ended.exit != "done" for ended in self.ended.values())
+        """A rank raised or died, or a host could not follow its orders."""
+        return bool(self.trouble) or bool(self.broke) or self.died
 
 
 class Fleet:
     """``world`` hosts under one torchrun. ``with Fleet(4) as fleet: record = fleet.run(scenario)``.
 
     Every topology with at most ``world`` ranks runs on the same fleet; with ``oversubscribe`` a
-    host forks several ranks of one case. ``port`` 0 lets the kernel choose. Raises EnvironmentFault
-    if the fleet cannot start or loses a host.
+    host forks several ranks of one case. ``port`` 0 lets the kernel choose. ``hosts``: the module
+    that torchrun runs, for hosts that fork ranks of another kind. ``probe_s``: how often a silent
+    case is looked at. Raises EnvironmentFault if the fleet cannot start or loses a host.
     """
 
-    def __init__(self, world: int = 4, *, oversubscribe: bool = False, port: int = 0) -> None:
+    def __init__(
+        self,
+        world: int = 4,
+        *,
+        oversubscribe: bool = False,
+        port: int = 0,
+        hosts: str = "testbed.world.host",
+        probe_s: float = _PROBE_S,
+    ) -> None:
         if world < 1:
             raise BadInput(f"the world has {world} ranks: give WORLD a whole number from 1 on")
         if not 0 <= port <= _LAST_PORT:
             raise BadInput(f"port {port}: give one from 0 (any free one) to {_LAST_PORT}")
         self.world = world
         self._oversubscribe = oversubscribe
+        self._host_module = hosts
+        self._probe_s = probe_s
         self.lost = ""  # why no further case can run, once a host is gone
         self._cases = 0
         self._wires: list[Wire] = []
@@ -156,9 +187,16 @@ class Fleet:
                 wire.send(Bye())
             wire.close()
         self._wires = []
-        if self._launcher is not None and self._launcher.stdin is not None:
+        if self._launcher is not None:
+            assert self._launcher.stdin is not None
+            assert self._launcher.stdout is not None
             self._launcher.stdin.close()
-            self._launcher.wait()
+            try:
+                self._launcher.wait(_CLOSE_LIMIT_S)
+            except subprocess.TimeoutExpired:  # stopped, perhaps: what it started dies with it
+                self._launcher.kill()
+                self._launcher.wait()
+            self._launcher.stdout.close()
             self._launcher = None
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -175,8 +213,8 @@ class Fleet:
         store = self.folder / f"case-{case.number}"
         try:
             store.mkdir()
-        except OSError as error:  # the launcher has ended since the last case, and cleared up
-            self.lost = f"the fleet ended between two cases ({error.strerror})"
+        except OSError as error:  # whoever clears temporary files has come by
+            self.lost = f"the fleet's folder is gone ({error.strerror})"
             raise EnvironmentFault(self.lost) from error
         self._order(case, str(store))
         how = self._watch(case)
@@ -198,10 +236,12 @@ class Fleet:
             fleet_file.touch(mode=0o600)
             address = {"host": "127.0.0.1", "port": listener.getsockname()[1], "token": token}
             fleet_file.write_text(json.dumps(address))
+            launcher = [sys.executable, "-m", "launchers.torchrun"]
             self._launcher = subprocess.Popen(
-                [sys.executable, "-m", "launchers.torchrun", str(self.world), str(self.folder)],
+                [*launcher, str(self.world), str(self.folder), self._host_module],
                 env={**_environment(), FLEET_FILE_ENV: str(fleet_file)},
                 stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is the controller's to handle
             )
             self._accept(listener, token)
@@ -209,38 +249,41 @@ class Fleet:
     def _accept(self, listener: socket.socket, token: str) -> None:
         seats: dict[int, Wire] = {}
         deadline = time.monotonic() + _START_LIMIT_S
-        listener.settimeout(0.1)
-        while len(seats) < self.world:
-            assert self._launcher is not None
-            if self._launcher.poll() is not None:
-                raise EnvironmentFault(
-                    f"torchrun ended before its hosts came: {self._last_words()}"
-                )
-            if time.monotonic() > deadline:
-                raise EnvironmentFault(
-                    f"{len(seats)} of {self.world} hosts came within {_START_LIMIT_S:.0f} s:"
-                    f" {self._last_words()}"
-                )
-            try:
-                connection, _ = listener.accept()
-            except TimeoutError:
-                continue
-            connection.settimeout(5.0)
-            wire = Wire(connection)
-            try:
-                hello = wire.receive()
-            except (OSError, WireError):
-                hello = None
-            why = self._refusal(hello, token, seats)
-            if why:
-                _refuse(wire, why)
-                continue
-            connection.settimeout(None)
-            wire.send(Welcome())
-            seats[hello.host] = wire
+        assert self._launcher is not None
+        assert self._launcher.stdout is not None
+        with selectors.DefaultSelector() as coming:
+            coming.register(listener, selectors.EVENT_READ)
+            coming.register(self._launcher.stdout, selectors.EVENT_READ)
+            while len(seats) < self.world:
+                came = {key.fileobj for key, _ in coming.select(deadline - time.monotonic())}
+                if listener in came:
+                    self._seat(listener.accept()[0], token, seats)
+                elif came:
+                    raise EnvironmentFault(
+                        f"torchrun ended before its hosts came: {self._last_words()}"
+                    )
+                else:
+                    raise EnvironmentFault(
+                        f"{len(seats)} of {self.world} hosts came within {_START_LIMIT_S:.0f} s"
+                    )
         self._wires = [seats[host] for host in range(self.world)]
         for host, wire in enumerate(self._wires):
             self._selector.register(wire, selectors.EVENT_READ, host)
+
+    def _seat(self, connection: socket.socket, token: str, seats: dict[int, Wire]) -> None:
+        connection.settimeout(5.0)
+        wire = Wire(connection)
+        try:
+            hello = wire.receive()
+        except (OSError, WireError):
+            hello = None
+        why = self._refusal(hello, token, seats)
+        if why:
+            _refuse(wire, why)
+            return
+        connection.settimeout(None)
+        wire.send(Welcome())
+        seats[hello.host] = wire
 
     def _refusal(self, hello: Any, token: str, seats: dict[int, Wire]) -> str:
         if not isinstance(hello, Hello) or not same_token(hello.token, token):
@@ -252,11 +295,15 @@ class Fleet:
         return ""
 
     def _last_words(self) -> str:
-        said: list[str] = []
-        with contextlib.suppress(OSError):  # the launcher may be removing the folder this moment
-            log = (self.folder / "torchrun.log").read_text(errors="replace")
-            said = [line.strip() for line in log.splitlines() if any(map(str.isalpha, line))]
-        return said[-1] if said else "torchrun said nothing"
+        """What torchrun said at its end, as the launcher passes it on; waits for that end."""
+        assert self._launcher is not None
+        assert self._launcher.stdout is not None
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._launcher.stdout, selectors.EVENT_READ)
+            if not waiting.select(_LAST_WORDS_LIMIT_S):
+                return "torchrun goes on without it"
+        told = self._launcher.stdout.readline().decode(errors="replace").strip()
+        return told or "torchrun said nothing"
 
     def _order(self, case: _Case, store: str) -> None:
         scenario = case.scenario
@@ -274,8 +321,10 @@ class Fleet:
     def _watch(self, case: _Case) -> EndedHow:
         if not self._until(case, lambda: len(case.ready) == case.size, _BUILD_LIMIT_S):
             if not case.broken:
-                case.trouble.append(f"the ranks were not ready within {_BUILD_LIMIT_S:.0f} s")
+                late = sorted(set(range(case.size)) - case.ready)
+                case.trouble.append(f"ranks {late} were not ready within {_BUILD_LIMIT_S:.0f} s")
             return self._stop(case, "broken")
+        case.begun = True
         self._tell(case, Go(case.number))
         how = self._step_through(case)
         if how == "finished":
@@ -293,7 +342,7 @@ class Fleet:
         before: _Standing = {}
         refuted: _Standing = {}  # a standstill already looked at: an event, a local queue
         while (left := moved_at + patience_s - time.monotonic()) > 0:
-            if self._until(case, lambda: len(case.done) == case.size, min(left, _PROBE_S)):
+            if self._until(case, lambda: len(case.done) == case.size, min(left, self._probe_s)):
                 return "finished"
             if not case.broken:
                 self._probe(case, whole=False)
@@ -304,47 +353,74 @@ class Fleet:
                 progress, moved_at = written, time.monotonic()
             now = case.standing
             if now and now == before and now != refuted:
-                if self._deadlocked(case):
+                if self._proof(case) is not None:
                     return "deadlock"
                 refuted = now
             before = now
         return "deadline"
 
-    def _deadlocked(self, case: _Case) -> bool:
-        """Prove it from the logs as they are, then make sure that none of its ranks has moved
-        since.
+    def _proof(self, case: _Case) -> Deadlock | None:
+        """Prove a deadlock from the logs as they are, then make sure that none of its ranks has
+        moved since.
         """
         self._probe(case, whole=True)
-        if len(case.probed) < case.size:
-            return False  # one ended meanwhile: the loop above will see how
+        blocks = {rank: ended.block for rank, ended in case.ended.items()}
+        blocks |= {rank: probed.block for rank, probed in case.probed.items()}
+        if len(blocks) < case.size:
+            return None  # a host had no such rank: its trouble is told elsewhere
         events = {
-            rank: [event_of(entry) for entry in entries(probed.block)]
-            for rank, probed in case.probed.items()
+            rank: [event_of(entry) for entry in entries(block)] for rank, block in blocks.items()
         }
         proof = prove(events, case.scenario.topology)
         if proof is None:
-            return False
-        proven = {rank: case.probed[rank].committed for rank in proof.ranks}
+            return None
+        seen = {rank: case.probed[rank].committed for rank in proof.dead if rank in case.probed}
         self._probe(case, whole=False)
-        return all(
-            rank in case.probed and case.probed[rank].committed == committed
-            for rank, committed in proven.items()
+        stands = all(
+            rank in case.probed and case.probed[rank].committed == seen.get(rank)
+            for rank in proof.dead
         )
+        return proof if stands else None
+
+    def _settle(self, case: _Case) -> None:
+        """After a rank broke: let the others come to where they cannot go on, so that what they
+        did is up to the scenario and not to the moment they were stopped in.
+        """
+        seen: Any = None
+        refuted: _Standing = {}
+        moved_at = time.monotonic()
+        while case.moving:
+            self._hear(case, _PROBE_S)
+            self._probe(case, whole=False)
+            written = {rank: probed.committed for rank, probed in case.probed.items()}
+            now = (written, len(case.moving))
+            standing = case.standing
+            if now != seen:
+                seen, moved_at = now, time.monotonic()
+            elif standing and standing != refuted:
+                proof = self._proof(case)
+                if proof is not None and case.moving <= proof.dead:
+                    return
+                refuted = standing
+            quiet_s = _QUIET_AFTER_DEATH_S if case.died else _QUIET_S
+            if time.monotonic() - moved_at > quiet_s:
+                return
 
     def _probe(self, case: _Case, *, whole: bool) -> None:
-        """Fill ``case.probed`` with an answer for every rank that has not ended."""
+        """Fill ``case.probed`` with an answer for every rank that has not ended. Raises
+        EnvironmentFault if a host does not answer.
+        """
         case.probed.clear()
         self._tell(case, Probe(case.number, whole))
-        deadline = time.monotonic() + _STOP_LIMIT_S
-        while not case.all_answered and self._hear(case, deadline - time.monotonic()):
-            pass
+        deadline = time.monotonic() + _ANSWER_LIMIT_S
+        while not case.all_answered:
+            if not self._hear(case, deadline - time.monotonic()):
+                raise self._mute(case)
 
     def _stop(self, case: _Case, how: EndedHow) -> EndedHow:
         """Let a broken case's other ranks notice it, then end whatever still runs."""
         if how == "broken" and not case.trouble:
-            while not case.all_gone:
-                if not self._hear(case, _GRACE_S):
-                    break
+            self._settle(case)
         # Frozen first, all of them: a stack must show where a rank stood, not how it then saw its
         # peers go. The answers to the probe say that every host has done it.
         self._tell(case, Freeze(case.number))
@@ -353,8 +429,7 @@ class Fleet:
         deadline = time.monotonic() + _STOP_LIMIT_S
         while not case.all_gone:
             if not self._hear(case, deadline - time.monotonic()):
-                self.lost = f"the ranks of {case.scenario.case_id} could not be ended"
-                raise EnvironmentFault(self.lost)
+                raise self._mute(case)
         return how
 
     def _until(self, case: _Case, reached: Callable[[], bool], limit_s: float) -> bool:
@@ -384,6 +459,8 @@ class Fleet:
                 case.ready.add(message.rank)
             elif isinstance(message, Done):
                 case.done.add(message.rank)
+            elif isinstance(message, Broke):
+                case.broke.add(message.rank)
             elif isinstance(message, Ended):
                 case.ended[message.rank] = message
             elif isinstance(message, Probed):
@@ -402,6 +479,14 @@ class Fleet:
             self._wires[host].send(message)
         except OSError as error:
             raise self._lost(host) from error
+
+    def _mute(self, case: _Case) -> EnvironmentFault:
+        """The fault that hosts do not answer; no further case can run."""
+        answered = case.probed.keys() | case.ended.keys() | case.absent
+        mute = [host for host, ranks in self._hosts_of(case).items() if not answered >= {*ranks}]
+        named = ", ".join(map(str, mute)) or "of the fleet"
+        self.lost = f"no answer from host {named} in {case.scenario.case_id}: stopped, or stuck"
+        return EnvironmentFault(self.lost)
 
     def _lost(self, host: int) -> EnvironmentFault:
         self.lost = f"host {host} is gone: {self._last_words()}"

@@ -16,14 +16,16 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from testbed import __version__
+from testbed.death import die_with_parent
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.scenario import Scenario, from_object
 from testbed.trace.log import SharedLog
-from testbed.world.death import die_with_parent
-from testbed.world.seat import DONE, EXIT_TROUBLE, GO, READY, RELEASE, RankSeat, RunRank
+from testbed.world.seat import BROKE, DONE, EXIT_TROUBLE, GO, READY, RELEASE, RankSeat, RunRank
 from testbed.world.wire import (
+    Broke,
     Bye,
     Done,
     Ended,
@@ -60,6 +62,8 @@ class Child:
     output_fd: int
     stack_fd: int
     done: bool = False
+    broke: bool = False
+    paused: bool = False  # by somebody else, when it was to be frozen
     stopped: bool = False
 
 
@@ -103,7 +107,7 @@ class Host:
         elif isinstance(message, Probe) and message.case == self._case:
             self._probe(message.whole)
         elif isinstance(message, Freeze) and message.case == self._case:
-            self._signal(signal.SIGSTOP)
+            self._freeze()
         elif isinstance(message, Stop) and message.case == self._case:
             self._stop()
         return True
@@ -149,6 +153,9 @@ class Host:
         elif said == DONE:
             child.done = True
             self._wire.send(Done(self._case, child.rank))
+        elif said == BROKE:
+            child.broke = True
+            self._wire.send(Broke(self._case, child.rank))
         else:  # the link closed: the pidfd tells how the rank ended
             self._selector.unregister(child.link)
 
@@ -165,6 +172,11 @@ class Host:
             block = child.log.committed() if whole else b""
             blocked = blocked_in is not None
             self._wire.send(Probed(self._case, child.rank, committed, blocked, block))
+
+    def _freeze(self) -> None:
+        for child in self._children.values():
+            child.paused = _is_stopped(child.pid)
+        self._signal(signal.SIGSTOP)
 
     def _signal(self, signum: signal.Signals) -> None:
         for child in self._children.values():
@@ -196,6 +208,7 @@ class Host:
         for fd in (child.link, child.pidfd):
             if fd in self._selector.get_map():
                 self._selector.unregister(fd)
+        stack = _slurp(child.stack_fd)
         ended = Ended(
             case=self._case,
             rank=child.rank,
@@ -203,7 +216,7 @@ class Host:
             signal=signum,
             dropped=child.log.dropped,
             block=child.log.committed(),
-            stack=_slurp(child.stack_fd),
+            stack="" if child.broke else stack,
             output=_slurp(child.output_fd),
             trouble=trouble,
         )
@@ -216,12 +229,17 @@ class Host:
 def _how_it_ended(child: Child, status: int) -> tuple[str, int, bool]:
     if os.WIFSIGNALED(status):
         if child.stopped:
-            return "stopped", 0, False
+            return "raised" if child.broke else "paused" if child.paused else "stopped", 0, False
         return "signal", os.WTERMSIG(status), False
     code = os.WEXITSTATUS(status)
     if code == 0 and child.done:
         return "done", 0, False
     return "raised", 0, code == EXIT_TROUBLE
+
+
+def _is_stopped(pid: int) -> bool:
+    # The state follows the command's name, which may hold anything but ends at the last ")".
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
 
 
 def _slurp(fd: int) -> str:
@@ -257,12 +275,17 @@ def main() -> None:
     from testbed import subjects
     from testbed.world.rank import run_rank
 
+    serve(subjects.preload, run_rank)
+
+
+def serve(prepare: Callable[[str], None], run_rank: RunRank) -> NoReturn:
+    """Connect to the controller and be a Host until it is gone; ends the process."""
     wire = _connect()
     gc.collect()
     gc.freeze()  # keeps the children from copying every page the collector would touch
     status = 1
     try:
-        Host(wire, subjects.preload, run_rank).serve()
+        Host(wire, prepare, run_rank).serve()
         status = 0
     except ConnectionError:
         status = 0  # the controller is gone, and serve() has ended the ranks

@@ -25,7 +25,7 @@ from testbed.trace.events import About, Raised
 from testbed.trace.recorder import LogRecorder
 from testbed.trace.shim import Shim
 from testbed.workloads.assemble import assemble
-from testbed.world.seat import DONE, EXIT_RAISED, EXIT_TROUBLE, GO, READY, RankSeat
+from testbed.world.seat import BROKE, DONE, EXIT_RAISED, EXIT_TROUBLE, GO, READY, RankSeat
 from testbed.world.store import FolderStore
 
 # gloo's own timeout is no judge of a case: the controller's deadline comes long before.
@@ -65,11 +65,20 @@ def run_rank(seat: RankSeat) -> NoReturn:
         recorder.add(Raised, type(error).__name__, str(error), told, inside)
         # Out of a torch.distributed call: the model's traffic meets the subject's mistakes too.
         by_subject = bool(inside) or _by_subject(error, seat.scenario.subject)
-        os._exit(EXIT_RAISED if by_subject else EXIT_TROUBLE)
-    # An exit now would cut connections that slower ranks still read from.
-    seat.link.sendall(DONE)
-    seat.link.recv(1)
+        if not by_subject:
+            os._exit(EXIT_TROUBLE)
+        _stay(seat, BROKE)  # inside the except: what the frames hold stays alive, sends above all
+        os._exit(EXIT_RAISED)
+    _stay(seat, DONE)
     os._exit(0)
+
+
+def _stay(seat: RankSeat, word: bytes) -> None:
+    """Say how the loop ended, and wait with every connection open: an exit would cut them, and what
+    slower ranks then still read, or not, would be up to the machine.
+    """
+    seat.link.sendall(word)
+    seat.link.recv(1)
 
 
 def _versions(subject: str) -> dict[str, str]:

@@ -10,8 +10,9 @@ from typing import NoReturn
 from testbed.scenario import Scenario
 from testbed.trace.log import SharedLog
 
-# rank -> host: groups and cache are built; the loop is left in order. host -> rank: begin; exit.
-READY, DONE = b"r", b"d"
+# rank -> host: groups and cache are built; the loop is left in order; the subject raised.
+# host -> rank: begin; exit.
+READY, DONE, BROKE = b"r", b"d", b"b"
 GO, RELEASE = b"g", b"x"
 
 # Exit status of a rank whose loop an exception ended: out of the subject, or out of the testbed.

@@ -71,6 +71,15 @@ class Done(Message, frozen=True, tag=True):
     rank: int
 
 
+class Broke(Message, frozen=True, tag=True):
+    """host -> controller: the subject raised on that rank. It stays, its connections open, until
+    Stop.
+    """
+
+    case: int
+    rank: int
+
+
 class Release(Message, frozen=True, tag=True):
     """controller -> host: every rank is done, let them exit (before that, an exit would cut
     connections).
@@ -146,6 +155,7 @@ _ANY = (
     | Ready
     | Go
     | Done
+    | Broke
     | Release
     | Freeze
     | Stop
