@@ -51,10 +51,10 @@ def test_a_run_not_as_expected_ends_in_1_and_tells_how_to_replay_it(
 ) -> None:
     assert main(["run", write(folder, scenario("crash"))], FakeFleet) == 1
     out, _ = capsys.readouterr()
-    assert "\n\ncrash at step 0, expected ok: " in out
+    assert "\n\ncrash at step 0, rank 1, before any operation, expected ok: " in out
     session = (folder / "reports/out/latest").resolve().name
     path = f"reports/out/{session}/runs/crash-batched-pp2tp2"
-    assert out.endswith(f"replay it: {interpreter()} -m testbed replay {path}\n")
+    assert out.endswith(f"\n\n{interpreter()} -m testbed replay {path}\n")
 
 
 def test_a_lost_fleet_ends_in_3_and_still_tells_what_ran(folder: Path, capsys: Capture) -> None:
@@ -154,6 +154,42 @@ def test_explain_tells_the_story_of_a_recorded_run(folder: Path, capsys: Capture
     out, _ = capsys.readouterr()
     assert out.startswith("crash at step 0, not as expected")
     assert out.splitlines()[-1].startswith("replay it: ")
+
+
+def test_diff_of_a_run_with_itself_is_0_and_with_another_1(folder: Path, capsys: Capture) -> None:
+    main(["run", write(folder, scenario()), write(folder, scenario("crash"))], FakeFleet)
+    capsys.readouterr()
+    assert main(["diff", "null-batched-pp2tp2", "null-batched-pp2tp2"], _no_fleet) == 0
+    assert "every rank did the same" in capsys.readouterr().out
+    assert main(["diff", "null-batched-pp2tp2", "crash-batched-pp2tp2"], _no_fleet) == 1
+    out, _ = capsys.readouterr()
+    assert "first difference: step 0, rank 1, event 1" in out
+    assert "  B: nothing more" in out
+    assert "verdict of B: crash at step 0: rank 1 died by SIGKILL" in out
+
+
+def test_diff_of_no_run_is_bad_input(folder: Path, capsys: Capture) -> None:
+    assert "nowhere: no recorded run" in fails_with_one_line(capsys, "diff", "nowhere", "there")
+
+
+def test_a_wrong_number_of_sessions_to_keep_is_refused_before_anything_runs(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESTBED_KEEP", "few")
+    said = fails_with_one_line(capsys, "run", write(folder, scenario()))
+    assert said == "testbed: TESTBED_KEEP is 'few': give a whole number from 1 on, or all\n"
+
+
+def test_a_replay_does_not_prune_the_run_it_replays(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESTBED_KEEP", "1")
+    assert main(["run", write(folder, scenario())], FakeFleet) == 0
+    session = (folder / "reports/out/latest").resolve()
+    assert main(["replay", f"{session}/runs/null-batched-pp2tp2"], FakeFleet) == 0
+    assert session.is_dir()
+    assert main(["run", write(folder, scenario())], FakeFleet) == 0
+    assert not session.exists()
 
 
 def test_explain_of_no_run_is_bad_input(folder: Path, capsys: Capture) -> None:
