@@ -6,11 +6,19 @@ it. A ``RunStore`` is one folder ``<root>/<time>/`` per session (a command, or a
     <root>/<time>/runs/<case id>[.n]/record.json.gz   what happened
     <root>/<time>/runs/<case id>[.n]/verdict.json     how it was judged then
     <root>/latest                                     symbolic link to the newest session
+
+Only the newest ``KEEP_DEFAULT`` sessions of a root stay, or as many as the environment variable
+``TESTBED_KEEP`` says (``all``: every one); one that a process has open is never removed.
 """
 
+import fcntl
+import glob
 import os
 import re
+import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -18,10 +26,11 @@ from typing import Protocol
 import msgspec
 
 from testbed import faults, record, subjects, workloads
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief, naming, shortened
 from testbed.oracles import REGISTRY, check_claims, judge
 from testbed.record import RunRecord
 from testbed.scenario import Expect, Scenario
+from testbed.topology import MAX_RANKS
 from testbed.verdict import Verdict
 
 DEFAULT_WORLD = 4
@@ -30,7 +39,12 @@ LATEST = "latest"
 VERDICT_FILE = "verdict.json"
 LOST = "not-kept"
 
+KEEP_VARIABLE = "TESTBED_KEEP"
+KEEP_DEFAULT = 20
+
 _NAME_LIMIT = 180
+"""Bytes: a file system allows 255, and counts are put behind the name."""
+_SESSION = re.compile(r"\d{8}-\d{6}(\.\d+)?")
 
 
 class RunsCases(Protocol):
@@ -51,13 +65,25 @@ class RunStore:
         self._root = root
         self._folder = root / name if name else None
         self._is_latest = False
+        self._lock: int | None = None
 
     @property
     def folder(self) -> Path:
         """The session's folder, made when first asked for."""
         if self._folder is None:
             self._folder = _new_folder(self._root / time.strftime("%Y%m%d-%H%M%S"))
+            self._hold()
         return self._folder
+
+    def close(self) -> None:
+        """Let go of the folder: it may be pruned from now on. The process's end does it, too."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _hold(self) -> None:
+        if self._lock is None and self._folder is not None:
+            self._lock = _locked(self._folder, fcntl.LOCK_SH)
 
     def claim(self, case_id: str) -> Path:
         """A new folder for one run of that case; later runs of it get ``.2``, ``.3`` and so on.
@@ -66,7 +92,9 @@ class RunStore:
         """
         claimed = _new_folder(self.folder / "runs" / file_name(case_id))
         if not self._is_latest:
+            self._hold()  # a session that another process named
             self._point_latest()
+            prune(self._root, keep_sessions())
         return claimed
 
     def drop_if_empty(self) -> None:
@@ -83,9 +111,80 @@ class RunStore:
         self._is_latest = True
 
 
+def keep_sessions() -> int | None:
+    """How many sessions stay; None for all. Raises BadInput if the setting is no such number."""
+    given = os.environ.get(KEEP_VARIABLE, "").strip()
+    if given == "all":
+        return None
+    if not given:
+        return KEEP_DEFAULT
+    if not given.isascii() or not given.isdigit() or int(given) < 1:
+        raise BadInput(f"{KEEP_VARIABLE} is {given!r}: give a whole number from 1 on, or all")
+    return int(given)
+
+
+def prune(root: Path, keep: int | None) -> None:
+    """Remove all but the newest ``keep`` sessions, except those in use: see ``in_use``.
+
+    What cannot be removed stays; the next session tries again.
+    """
+    if keep is None:
+        return
+    sessions = sorted(
+        (path for path in root.iterdir() if _SESSION.fullmatch(path.name) and path.is_dir()),
+        key=_age,
+    )
+    for old in sessions[:-keep]:
+        lock = _locked(old, fcntl.LOCK_EX)
+        if lock is not None:
+            # Renamed first: nobody finds half a session, and of two that prune one gets it.
+            doomed = old.with_name(f".{old.name}.pruned")
+            try:
+                old.rename(doomed)
+            except OSError:
+                continue
+            finally:
+                os.close(lock)
+            shutil.rmtree(doomed, ignore_errors=True)
+
+
+@contextmanager
+def in_use(run: Path) -> Iterator[None]:
+    """Keep the session of a recorded run from being pruned meanwhile."""
+    session = next(
+        (above for above in run.resolve().parents if _SESSION.fullmatch(above.name)), None
+    )
+    lock = _locked(session, fcntl.LOCK_SH) if session is not None else None
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _age(session: Path) -> tuple[str, int]:
+    name, _, number = session.name.partition(".")
+    return name, int(number or 1)
+
+
+def _locked(folder: Path, how: int) -> int | None:
+    """A lock on the folder, as a file descriptor that no child inherits; None if others hold it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 def file_name(case_id: str) -> str:
     """The case id with whatever does not belong into a file name replaced, cut to a sane length."""
-    return re.sub(r"[^\w.=@+-]", "_", case_id)[:_NAME_LIMIT]
+    fit = re.sub(r"[^\w.=@+-]", "_", case_id).encode(errors="replace")[:_NAME_LIMIT]
+    return fit.decode(errors="ignore")
 
 
 def _new_folder(path: Path) -> Path:
@@ -120,6 +219,12 @@ class RunResult:
         return not self.why_not
 
 
+def check_world(world: int, option: str) -> None:
+    """Raise BadInput for a number of hosts that no fleet has; ``option`` is where it was given."""
+    if not 1 <= world <= MAX_RANKS:
+        raise BadInput(f"{option} is {brief(world)}: give a whole number from 1 to {MAX_RANKS}")
+
+
 def check_backend(backend: str | None, device: str | None) -> None:
     """Raise BadInput for what only a GPU could run; None stands for what a scenario says."""
     for given, runs in ((backend, "gloo"), (device, "cpu")):
@@ -127,28 +232,36 @@ def check_backend(backend: str | None, device: str | None) -> None:
             raise BadInput(f"{given} cannot be run by this version of the testbed: give {runs}")
 
 
-def prepare(scenario: Scenario) -> None:
+def prepare(scenario: Scenario, where: str = "") -> None:
     """Check all that can be checked before a rank is forked, and fetch the subject's sources.
 
-    Raises BadInput for an unknown subject, release, fault, workload, selector or claim and for a
-    broken trace file, EnvironmentFault for a release that cannot be fetched.
+    where: the file it was read from, for what is told; without one its name is.
+
+    Raises BadInput for an unknown subject, release, fault, workload, selector or claim, for a
+    broken trace file and for a fault that can never take effect, EnvironmentFault for a release
+    that cannot be fetched.
     """
-    check_backend(scenario.backend, scenario.device)
-    faults.check(scenario)
-    workloads.parse(scenario)
-    check_claims(scenario.claims)
-    _check_expectations(scenario)
-    subjects.prepare(scenario.subject)
+    with naming(where or f"scenario {shortened(scenario.name)}"):
+        check_backend(scenario.backend, scenario.device)
+        _check_sidecars(scenario)
+        plan = workloads.parse(scenario)
+        faults.check(scenario, plan)
+        check_claims(scenario.claims)
+        _check_expectations(scenario)
+        subjects.prepare(scenario.subject)
+        subjects.check_calls(scenario.subject, (spec.call for spec in scenario.calls))
+
+
+def _check_sidecars(scenario: Scenario) -> None:
+    if scenario.sidecars and not scenario.storage:
+        raise BadInput('sidecars are listed but storage is off: set "storage": true')
 
 
 def _check_expectations(scenario: Scenario) -> None:
     stated = scenario.expect if isinstance(scenario.expect, list) else [scenario.expect]
     for oracle in (expect.oracle for expect in stated if expect.oracle is not None):
         if oracle not in REGISTRY:
-            raise BadInput(
-                f"scenario {scenario.name}: expect.oracle is {oracle!r}: "
-                f"give one of {', '.join(REGISTRY)}"
-            )
+            raise BadInput(f"expect.oracle is {brief(oracle)}: give one of {', '.join(REGISTRY)}")
 
 
 def execute(fleet: RunsCases, scenario: Scenario, store: RunStore) -> RunResult:
@@ -157,6 +270,7 @@ def execute(fleet: RunsCases, scenario: Scenario, store: RunStore) -> RunResult:
     Raises BadInput if the scenario cannot be run, EnvironmentFault if the fleet failed.
     """
     prepare(scenario)
+    keep_sessions()  # refused before anything has run
     run_record = fleet.run(scenario)
     try:
         path = store.claim(scenario.case_id)
@@ -219,25 +333,37 @@ def _ranks(ranks: list[int] | tuple[int, ...] | None) -> str | None:
 
 
 def find_run(named: str, root: Path = DEFAULT_ROOT) -> Path:
-    """A recorded run by its folder, its record file, or its case id in the latest session.
-
-    Raises BadInput if there is none.
+    """A recorded run by its folder, its record file, or its case id in the latest session; or the
+    folder of a session that has but one. Raises BadInput if there is none, or several.
     """
-    # Resolved: the next session takes the link away.
-    newest = (root / LATEST).resolve()
-    for path in (Path(named), newest / "runs" / file_name(named)):
-        if path.is_file() or (path / record.RECORD_FILE).is_file():
-            return path
-    raise BadInput(
-        f"{named}: no recorded run (give its folder, its {record.RECORD_FILE}, "
-        f"or a case id under {root / LATEST / 'runs'})"
-    )
+    found = find_runs(named, root)
+    if len(found) > 1:
+        raise BadInput(
+            f"{named}: a session of {len(found)} runs, one is wanted here: "
+            f"give its folder, such as {found[0]}"
+        )
+    return found[0]
 
 
 def find_runs(named: str, root: Path = DEFAULT_ROOT) -> list[Path]:
-    """As ``find_run``; a session's folder stands for all its runs. Raises BadInput."""
-    inside = sorted(Path(named).glob(f"runs/*/{record.RECORD_FILE}"))
-    return [file.parent for file in inside] or [find_run(named, root)]
+    """A recorded run, as ``find_run``; a session's folder stands for all its runs. Raises BadInput
+    if there is none.
+    """
+    # Not Path.glob(), not Path.is_file(): they raise for a name too long.
+    kept = f"runs/*/{record.RECORD_FILE}"
+    inside = [] if "\0" in named else sorted(glob.glob(kept, root_dir=named))
+    if inside:
+        return [(Path(named) / file).parent for file in inside]
+    # Resolved: the next session takes the link away.
+    newest = (root / LATEST).resolve()
+    for path in (Path(named), newest / "runs" / file_name(named)):
+        if os.path.isfile(path) or os.path.isfile(path / record.RECORD_FILE):
+            return [path]
+    raise BadInput(
+        f"{shortened(named)}: no recorded run "
+        f"(give its folder, its {record.RECORD_FILE}, a session's folder, "
+        f"or a case id under {root / LATEST / 'runs'})"
+    )
 
 
 def shown(path: Path) -> str:

@@ -7,7 +7,8 @@ rank is speed alone. On a sound protocol it must end ``ok``; whatever else it en
 the protocol or of an oracle. Hypothesis shrinks the first finding and it is saved as a scenario
 file that replays. With a planted bug as subject the same hunt shows that it can find something.
 
-Exit status 0 if nothing was found, 1 if something was, 3 if the environment failed.
+Exit status 0 if nothing was found, 1 if something was, 2 for bad input, 3 if the environment
+failed.
 """
 
 import argparse
@@ -24,10 +25,11 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies as st
 
+from reports.progress import progress
 from testbed import subjects
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.oracles import judge
-from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, prepare
+from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, check_world, prepare
 from testbed.scenario import Scenario, Sidecar, from_object, to_object
 from testbed.topology import Topology
 from testbed.verdict import Outcome, Verdict
@@ -115,6 +117,7 @@ def hunt(fleet: Fleet, subject: str, examples: int, seed: int) -> Hunt:
         nonlocal ran
         ran += 1
         verdict = judge(fleet.run(scenario))
+        bar.advance()
         seen[_key(scenario)] = verdict
         return verdict.outcome is not Outcome.OK
 
@@ -128,12 +131,14 @@ def hunt(fleet: Fleet, subject: str, examples: int, seed: int) -> Hunt:
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     try:
-        found = hypothesis.find(
-            scenarios(subject, fleet.world),
-            ends_badly,
-            settings=settings,
-            random=random.Random(seed),
-        )
+        # Shrinking what was found takes runs of its own, beyond the total.
+        with progress(f"soak {subject}", examples) as bar:
+            found = hypothesis.find(
+                scenarios(subject, fleet.world),
+                ends_badly,
+                settings=settings,
+                random=random.Random(seed),
+            )
     except hypothesis.errors.NoSuchExample:
         return Hunt(subject, ran, time.monotonic() - began, None, None)
     return Hunt(subject, ran, time.monotonic() - began, found, seen[_key(found)])
@@ -172,6 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = options.subject.split(",")
     status = 0
     try:
+        check_world(options.world, "--world")
         for name in names:
             subjects.check(name)
         with Fleet(options.world) as fleet:

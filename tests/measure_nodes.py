@@ -49,7 +49,7 @@ def busy(nodes: TwoNodes, after_s: float) -> tuple[float, float]:
 
 def idle(nodes: TwoNodes, after_s: float) -> tuple[float, float]:
     """Seconds from the plug until the idle fleet is known to be lost, from the link to a case."""
-    fleet = nodes.fleet._fleet
+    fleet = nodes.gathered
     time.sleep(after_s)
     nodes.far.pull_the_plug()
     pulled = time.monotonic()

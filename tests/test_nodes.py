@@ -133,7 +133,7 @@ def test_a_link_that_goes_down_in_mid_case_is_an_error_and_once_it_is_back_the_n
 @pytest.mark.usefixtures("only_the_heartbeat_tells")
 def test_a_link_that_goes_down_while_the_fleet_is_idle_costs_no_case(two_nodes: TwoNodes) -> None:
     assert two_nodes.fleet.run(scenario(IN_STEP)).ended == "finished"
-    idle = two_nodes.fleet._fleet
+    idle = two_nodes.gathered
     assert idle.lost == ""
 
     two_nodes.far.pull_the_plug()
@@ -150,7 +150,7 @@ def test_while_the_link_stays_down_each_case_says_who_is_missing(
 ) -> None:
     monkeypatch.setattr(meeting, "_RETURN_LIMIT_S", 1.0)
     two_nodes.far.pull_the_plug()
-    await_true(lambda: two_nodes.fleet._fleet.lost)
+    await_true(lambda: two_nodes.gathered.lost)
     missing = rf"hosts 2,3 of 4 did not come to .* \(node 1 \(.*, {two_nodes.far.address}\)\)"
     for _ in range(2):
         with pytest.raises(EnvironmentFault, match=missing):
@@ -171,7 +171,7 @@ def back(two_nodes: TwoNodes) -> bool:
 @pytest.mark.usefixtures("only_the_heartbeat_tells")
 def test_a_host_that_does_nothing_for_a_while_is_not_taken_for_lost(two_nodes: TwoNodes) -> None:
     assert two_nodes.fleet.run(scenario(IN_STEP)).ended == "finished"
-    fleet = two_nodes.fleet._fleet
+    fleet = two_nodes.gathered
     wire = fleet._guests[2].wire
     assert isinstance(wire, FarWire)
     stopped = two_nodes.on_far()[0]
@@ -185,4 +185,4 @@ def test_a_host_that_does_nothing_for_a_while_is_not_taken_for_lost(two_nodes: T
     finally:
         os.kill(stopped, signal.SIGCONT)
     assert two_nodes.fleet.run(scenario(IN_STEP)).ended == "finished"
-    assert two_nodes.fleet._fleet is fleet
+    assert two_nodes.gathered is fleet

@@ -255,7 +255,10 @@ def test_no_process_or_file_is_left_when_a_process_of_the_fleet_is_killed(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_after_the_loss_of_a_host_the_next_case_finds_a_new_fleet() -> None:
+def test_after_the_loss_of_a_host_the_next_case_finds_a_new_fleet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet_module, "_LAST_WORDS_LIMIT_S", GONE_WITHIN_S)
     others = set(hosts())
     with LastingFleet(lambda: Fleet(2)) as fleet:
         os.kill(next(pid for pid in hosts() if pid not in others), signal.SIGKILL)
@@ -323,6 +326,7 @@ def test_a_fleet_whose_folder_went_between_two_cases_is_replaced() -> None:
     with LastingFleet(lambda: Fleet(1)) as fleet:
         one = scenario().but(topology=Topology(1, 1))
         first = fleet._fleet
+        assert isinstance(first, Fleet)
         shutil.rmtree(first.folder)  # as a cleaner of temporary files does
         with pytest.raises(EnvironmentFault, match="folder is gone"):
             fleet.run(one)

@@ -24,6 +24,12 @@ class TwoNodes:
     fleet: LastingFleet
     nodes: tuple[int, int]
 
+    @property
+    def gathered(self) -> Fleet:
+        """The fleet as it is now, until the next loss."""
+        assert isinstance(self.fleet._fleet, Fleet)
+        return self.fleet._fleet
+
     def on_far(self) -> list[int]:
         """The hosts of node 1 and their ranks."""
         return [pid for pid in descendants(self.nodes[1]) if module(pid) == "testbed.world.host"]

@@ -1,6 +1,7 @@
 """One rank's place in the world and the process groups it can reach the others through."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch.distributed as dist
 
@@ -12,7 +13,8 @@ class Groups:
     """The process groups of one rank.
 
     rank: global rank. tp, cp, pp: its tensor-parallel group, context-parallel group and pipeline;
-    None where the group would have one member. world: all ranks, None in a world of one.
+    None where the group would have one member. world: all ranks, None in a world of one. What
+    follows from these is worked out once: a protocol asks for it in every step.
     """
 
     topology: Topology
@@ -22,17 +24,17 @@ class Groups:
     pp: dist.ProcessGroup | None = None
     world: dist.ProcessGroup | None = None
 
-    @property
+    @cached_property
     def at(self) -> Coords:
         """Position of this rank."""
         return self.topology.coords(self.rank)
 
-    @property
+    @cached_property
     def leads(self) -> bool:
         """Whether this rank belongs to the leader stage (pp_rank 0)."""
         return self.at.pp == 0
 
-    @property
+    @cached_property
     def in_stage(self) -> tuple[dist.ProcessGroup, ...]:
         """Groups a count is reduced over inside the stage: context-parallel first, then tensor."""
         return tuple(group for group in (self.cp, self.tp) if group is not None)

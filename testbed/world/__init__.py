@@ -7,7 +7,7 @@ runs in a rank imports nothing of the controller.
 """
 
 from testbed.world.fleet import Fleet
-from testbed.world.lasting import LastingFleet
+from testbed.world.lasting import AnyFleet, LastingFleet, MakesFleet
 from testbed.world.meeting import Meeting
 
-__all__ = ["Fleet", "LastingFleet", "Meeting"]
+__all__ = ["AnyFleet", "Fleet", "LastingFleet", "MakesFleet", "Meeting"]

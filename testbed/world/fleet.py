@@ -130,9 +130,10 @@ class Fleet:
     """``world`` hosts under one torchrun. ``with Fleet(4) as fleet: record = fleet.run(scenario)``.
 
     Every topology with at most ``world`` ranks runs on the same fleet; with ``oversubscribe`` a
-    host forks several ranks of one case. ``port`` 0 lets the kernel choose. With a ``meeting`` the
-    hosts are those that come to it, from wherever they were started. Raises EnvironmentFault if the
-    fleet cannot start or loses a host.
+    host forks several ranks of one case. ``port`` 0 lets the kernel choose. ``hosts``: the module
+    that torchrun runs, for hosts that fork ranks of another kind. ``probe_s``: how often a silent
+    case is looked at. With a ``meeting`` the hosts are those that come to it, from wherever they
+    were started. Raises EnvironmentFault if the fleet cannot start or loses a host.
     """
 
     def __init__(
@@ -141,6 +142,8 @@ class Fleet:
         *,
         oversubscribe: bool = False,
         port: int = 0,
+        hosts: str = "testbed.world.host",
+        probe_s: float = _PROBE_S,
         meeting: Meeting | None = None,
     ) -> None:
         if world < 1:
@@ -149,6 +152,8 @@ class Fleet:
             raise BadInput(f"port {port}: give one from 0 (any free one) to {LAST_PORT}")
         self.world = world
         self._oversubscribe = oversubscribe
+        self._host_module = hosts
+        self._probe_s = probe_s
         self._meeting = meeting
         self._lost_why = ""
         self._listen_at = 0.0
@@ -252,8 +257,9 @@ class Fleet:
         with contextlib.closing(Door("127.0.0.1", port, self.world)) as door:
             fleet_file = self.folder / "fleet.json"
             FleetFile(door.host, door.port, door.token, self.world).write(fleet_file)
+            launcher = [sys.executable, "-m", "launchers.torchrun"]
             self._launcher = subprocess.Popen(
-                [sys.executable, "-m", "launchers.torchrun", str(self.world), str(self.folder)],
+                [*launcher, str(self.world), str(self.folder), self._host_module],
                 env={**_environment(), FLEET_FILE_ENV: str(fleet_file)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -338,7 +344,7 @@ class Fleet:
         before: _Standing = {}
         refuted: _Standing = {}  # a standstill already looked at: an event, a local queue
         while (left := moved_at + patience_s - time.monotonic()) > 0:
-            if self._until(case, lambda: len(case.done) == case.size, min(left, _PROBE_S)):
+            if self._until(case, lambda: len(case.done) == case.size, min(left, self._probe_s)):
                 return "finished"
             if not case.broken:
                 self._probe(case, whole=False)

@@ -17,13 +17,14 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
+from testbed.death import die_with_parent
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.scenario import Scenario, from_object
 from testbed.trace.log import SharedLog
 from testbed.world import fleet_file
 from testbed.world.call import call
-from testbed.world.death import die_with_parent
 from testbed.world.far import LOOK_S, FarWire
 from testbed.world.fleet_file import FleetFile
 from testbed.world.interface import interface_of
@@ -319,6 +320,11 @@ def main() -> None:
     from testbed import subjects
     from testbed.world.rank import run_rank
 
+    serve(subjects.preload, run_rank)
+
+
+def serve(prepare: Callable[[str], None], run_rank: RunRank) -> NoReturn:
+    """Find the controller and be a Host until it needs none any more; ends the process."""
     try:
         fleet = fleet_file.from_environment()
     except BadInput as error:
@@ -331,7 +337,7 @@ def main() -> None:
     try:
         while True:
             os.environ[_INTERFACE_ENV] = given or _interface(wire)
-            if _is_over(Host(wire, subjects.preload, run_rank), fleet):
+            if _is_over(Host(wire, prepare, run_rank), fleet):
                 break
             wire = call(fleet)
         status = 0
