@@ -15,6 +15,11 @@ DEVICE ?=
 JOBS ?= 1
 # A pytest -k expression.
 K ?=
+# HOST:PORT at which hosts of other machines are awaited, how many machines, and the file that leads
+# them there (docs/nodes.md).
+LISTEN ?=
+NODES ?=
+FLEET_FILE ?=
 PYTHON ?= python3
 # Empty: use $(PYTHON) as it is and install nothing.
 VENV ?= .venv
@@ -31,7 +36,8 @@ option = $(if $(strip $(2)),$(1) $(strip $(2)))
 FLEET_OPTIONS = --world $(WORLD) $(call option,--pp,$(PP)) $(call option,--tp,$(TP)) \
 	$(call option,--cp,$(CP)) $(call option,--subject,$(SUBJECT)) \
 	$(call option,--backend,$(BACKEND)) $(call option,--device,$(DEVICE)) \
-	$(if $(strip $(K)),-k '$(K)') $(if $(filter-out 1,$(JOBS)),-n $(JOBS))
+	$(call option,--listen,$(LISTEN)) $(call option,--nodes,$(NODES)) \
+	$(call option,--fleet-file,$(FLEET_FILE)) $(if $(strip $(K)),-k '$(K)') $(if $(filter-out 1,$(JOBS)),-n $(JOBS))
 
 # A session of its own, so that `latest` of the main job stays what it was.
 BUGS_OUT = reports/out/bugs
@@ -51,6 +57,7 @@ help: ## this list
 	@echo "  BACKEND=        gloo or nccl instead of what the scenarios say"
 	@echo "  DEVICE=         cpu or cuda instead of what the scenarios say"
 	@echo "  JOBS=$(JOBS)          pytest-xdist workers, each with a fleet of its own"
+	@echo "  LISTEN= NODES= FLEET_FILE=  hosts are started on other machines (docs/nodes.md)"
 	@echo "  K=              pytest -k expression, such as K='skew and pp2tp2'"
 	@echo "  PYTHON=$(PYTHON)  interpreter the virtual environment is made with"
 	@echo "  VENV=$(VENV)      folder of the virtual environment; empty: use PYTHON as it is"

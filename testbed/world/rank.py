@@ -25,6 +25,7 @@ from testbed.trace.events import About, Raised
 from testbed.trace.recorder import LogRecorder
 from testbed.trace.shim import Shim
 from testbed.workloads.assemble import assemble
+from testbed.world.far_store import FarStore
 from testbed.world.seat import BROKE, DONE, EXIT_RAISED, EXIT_TROUBLE, GO, READY, RankSeat
 from testbed.world.store import FolderStore
 
@@ -46,7 +47,7 @@ def run_rank(seat: RankSeat) -> NoReturn:
         torch.set_num_threads(1)
         scenario = seat.scenario
         # Held for the rank's life: torch keeps the C++ half of a Python store only.
-        store = FolderStore(seat.store, scenario.topology.size, _BUILD_TIMEOUT)
+        store = _store(seat)
         groups, names = build_groups(scenario.topology, seat.rank, store)
         shim = Shim(recorder, seat.rank, names)
         context = assemble(scenario, seat.rank, clock, recorder, groups)
@@ -81,6 +82,12 @@ def _stay(seat: RankSeat, word: bytes) -> None:
     seat.link.recv(1)
 
 
+def _store(seat: RankSeat) -> FolderStore | FarStore:
+    if seat.keys is not None:
+        return FarStore(seat.keys, seat.case, seat.rank, _BUILD_TIMEOUT)
+    return FolderStore(seat.store, seat.scenario.topology.size, _BUILD_TIMEOUT)
+
+
 def _versions(subject: str) -> dict[str, str]:
     return {
         "testbed": __version__,
@@ -91,7 +98,7 @@ def _versions(subject: str) -> dict[str, str]:
 
 
 def build_groups(
-    topology: Topology, rank: int, store: FolderStore, timeout: timedelta = _GLOO_TIMEOUT
+    topology: Topology, rank: int, store: FolderStore | FarStore, timeout: timedelta = _GLOO_TIMEOUT
 ) -> tuple[Groups, Mapping[Any, GroupSpec]]:
     """The default group and this rank's tp, cp and pp groups over gloo, and the names to report
     them by. timeout: gloo's own.
