@@ -17,7 +17,7 @@ import torch
 from testbed.cache.kv import KVCache, Transfer
 from testbed.cache.pools import HostPools, PagePool
 from testbed.cache.tree import Node
-from testbed.events import FakeEvent, Readiness, block_for_ever
+from testbed.events import Readiness, ScriptedEvent, block_for_ever
 from testbed.trace.events import Block, Start, Take
 from testbed.trace.recorder import HasStep, Recorder
 
@@ -28,8 +28,8 @@ _START_EVENT = ""
 class Ack(NamedTuple):
     """One transfer in an ACK queue. node_ids: the ACK id, which is the node's id."""
 
-    start_event: FakeEvent
-    finish_event: FakeEvent
+    start_event: ScriptedEvent
+    finish_event: ScriptedEvent
     node_ids: list[int]
     num_tokens: int = 0
 
@@ -170,7 +170,12 @@ class TransferController:
         self.prefetches: dict[str, PrefetchOperation] = {}
         self.mem_pool_host = HostPools(
             cache.host,
-            {name: PagePool(sizes.host_pages, cache.shard, sizes.head_dim) for name in sidecars},
+            {
+                name: PagePool(
+                    sizes.host_pages, cache.shard, sizes.head_dim, cache.hardware.host_zeros
+                )
+                for name in sidecars
+            },
             sizes.page_tokens,
         )
         self._clock = clock
@@ -205,19 +210,18 @@ class TransferController:
         node: Node,
         key: str,
         readiness: Readiness,
-        begin: Callable[[Node, str, FakeEvent], Transfer | None],
+        begin: Callable[[Node, str, ScriptedEvent], Transfer | None],
     ) -> bool:
         if any(gate(name, key) for gate in self.gates):
             return False
         readiness = self._reshaped(name, key, readiness)
-        start = FakeEvent(self._clock, self._recorder, _START_EVENT, Readiness.steps(0))
-        finish = FakeEvent(self._clock, self._recorder, key, readiness)
+        hardware = self.cache.hardware
+        start = hardware.event(self._clock, self._recorder, _START_EVENT, Readiness.steps(0))
+        finish = hardware.event(self._clock, self._recorder, key, readiness)
         transfer = begin(node, key, finish)
         if transfer is None:
             return False
-        finish.on_complete = partial(self.cache.move, transfer)
-        start.record()
-        finish.record()
+        hardware.launch(start, finish, partial(self.cache.move, transfer))
         if not finish.poll():  # one that takes no time at all has arrived, whether asked or not
             self._in_flight.append(transfer)
         acks = self.ack_write_queue if name == "write" else self.ack_load_queue
@@ -248,9 +252,7 @@ class TransferController:
         """What the device and the storage do by themselves: move the bytes of transfers that are
         ready, and hand in the backup ACKs that are due."""
         self._in_flight = [
-            transfer
-            for transfer in self._in_flight
-            if not transfer.moved and not transfer.finish_event.poll()
+            transfer for transfer in self._in_flight if not transfer.finish_event.poll()
         ]
         waiting = []
         for backup in self._backups:
