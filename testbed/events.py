@@ -214,9 +214,7 @@ class FakeEvent(ScriptedEvent):
     ``on_complete`` is what moves the transfer's bytes.
     """
 
-    def __init__(
-        self, clock: HasStep, recorder: Recorder, key: str, readiness: Readiness
-    ) -> None:
+    def __init__(self, clock: HasStep, recorder: Recorder, key: str, readiness: Readiness) -> None:
         super().__init__(clock, recorder, key, readiness)
         self._recorded_s = 0.0
 

@@ -70,8 +70,8 @@ class KVCache:
     on_split: called with (old id, id of the new prefix node) when a node is split whose write is in
     flight; the old id stays with the suffix, which is also what stays locked by that id. stamp:
     what a node's age is at an access, the number of the access. refusals: hooks for faults.
-    on_evict: called with "device" or "host" and the node, just before it is evicted there. hardware:
-    whose memory the pools are.
+    on_evict: called with "device" or "host" and the node, just before it is evicted there.
+    hardware: whose memory the pools are.
     """
 
     def __init__(

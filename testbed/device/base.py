@@ -23,10 +23,8 @@ class Device(Protocol):
     ) -> ScriptedEvent:
         """An event for a transfer that is ready as scripted."""
 
-    def launch(
-        self, start: ScriptedEvent, finish: ScriptedEvent, copy: Callable[[], None]
-    ) -> None:
-        """Enqueue a transfer: ``start``, ``copy`` no sooner than scripted in ``finish``, ``finish``.
+    def launch(self, start: ScriptedEvent, finish: ScriptedEvent, copy: Callable[[], None]) -> None:
+        """Enqueue a transfer: ``start``; ``copy``, no sooner than ``finish`` has it; ``finish``.
 
         copy: calls ``copy_pages``; at most once, and never for an event that never fires.
         """

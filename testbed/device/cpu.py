@@ -25,9 +25,7 @@ class CpuDevice:
         """A fake one."""
         return FakeEvent(clock, recorder, key, readiness)
 
-    def launch(
-        self, start: ScriptedEvent, finish: ScriptedEvent, copy: Callable[[], None]
-    ) -> None:
+    def launch(self, start: ScriptedEvent, finish: ScriptedEvent, copy: Callable[[], None]) -> None:
         """The copy is made when ``finish`` is first seen complete."""
         finish.on_complete = copy
         start.record()

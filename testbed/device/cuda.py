@@ -110,9 +110,7 @@ class CudaDevice:
         """A real one."""
         return CudaEvent(self.driver.event(), clock, recorder, key, readiness)
 
-    def launch(
-        self, start: ScriptedEvent, finish: ScriptedEvent, copy: Callable[[], None]
-    ) -> None:
+    def launch(self, start: ScriptedEvent, finish: ScriptedEvent, copy: Callable[[], None]) -> None:
         """Everything is enqueued now, behind what the rank has given the GPU so far."""
         stream = self.driver.side_stream()
         with self.driver.on(stream):

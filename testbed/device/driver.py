@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import torch
 
+_cuda: Any = torch.cuda  # much of it is untyped
 _SAMPLE_CYCLES = 1_000_000
 
 
@@ -63,10 +64,12 @@ class TorchCuda:
     @staticmethod
     def count() -> int:
         """GPUs that this process may use."""
-        return torch.cuda.device_count()
+        found: int = _cuda.device_count()
+        return found
 
     def __init__(self, index: int) -> None:
-        torch.cuda.set_device(index)
+        _cuda.init()
+        _cuda.set_device(index)
         self.device = torch.device("cuda", index)
         self._cycles_per_ms = _cycles_per_ms()
 
@@ -80,21 +83,23 @@ class TorchCuda:
 
     def event(self) -> RawEvent:
         """A new event that takes times."""
-        return torch.cuda.Event(enable_timing=True)
+        event: RawEvent = _cuda.Event(enable_timing=True)
+        return event
 
     def side_stream(self) -> Any:
         """A stream of torch's pool that begins where the current one now ends."""
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
+        stream = _cuda.Stream(self.device)
+        stream.wait_stream(_cuda.current_stream(self.device))
         return stream
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Inside, ``stream`` is the current one."""
-        return torch.cuda.stream(stream)
+        context: AbstractContextManager[Any] = _cuda.stream(stream)
+        return context
 
     def spin(self, duration_ms: float) -> None:
         """A kernel of one thread that counts clock cycles."""
-        torch.cuda._sleep(int(duration_ms * self._cycles_per_ms))
+        _cuda._sleep(int(duration_ms * self._cycles_per_ms))
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """One asynchronous memcpy: both tensors are contiguous."""
@@ -103,18 +108,19 @@ class TorchCuda:
     def versions(self) -> dict[str, str]:
         """Name of the GPU, versions of CUDA and NCCL."""
         return {
-            "gpu": torch.cuda.get_device_name(self.device),
+            "gpu": _cuda.get_device_name(self.device),
             "cuda": str(torch.version.cuda),
-            "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+            "nccl": ".".join(map(str, _cuda.nccl.version())),
         }
 
 
 def _cycles_per_ms() -> float:
     """How long the spinning kernel takes, measured once the device is awake."""
-    torch.cuda._sleep(_SAMPLE_CYCLES)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    _cuda._sleep(_SAMPLE_CYCLES)
+    start, end = (_cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
-    torch.cuda._sleep(_SAMPLE_CYCLES)
+    _cuda._sleep(_SAMPLE_CYCLES)
     end.record()
     end.synchronize()
-    return _SAMPLE_CYCLES / max(start.elapsed_time(end), 1e-3)
+    took_ms: float = start.elapsed_time(end)
+    return _SAMPLE_CYCLES / max(took_ms, 1e-3)

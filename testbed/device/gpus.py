@@ -18,7 +18,7 @@ _LIMIT_S = 30.0
 class Gpu(NamedTuple):
     """One GPU as nvidia-smi lists it."""
 
-    index: str
+    number: str
     name: str
     uuid: str
 
@@ -41,7 +41,9 @@ def listing() -> Listing:
         return Listing((), f"nvidia-smi fails: {error}")
     if run.returncode != 0:
         return Listing((), f"nvidia-smi fails: {' '.join((run.stdout or run.stderr).split())}")
-    found = [Gpu(*match.groups("")) for line in run.stdout.splitlines() if (match := _LINE.match(line))]
+    found = [
+        Gpu(*match.groups("")) for line in run.stdout.splitlines() if (match := _LINE.match(line))
+    ]
     visible = os.environ.get(VISIBLE_ENV)
     seen = found if visible is None else _visible(found, visible)
     hidden = f"{VISIBLE_ENV}={visible} hides all {len(found)}" if found else "nvidia-smi lists none"
@@ -52,7 +54,9 @@ def _visible(found: list[Gpu], visible: str) -> list[Gpu]:
     """As CUDA reads it: in this order, up to the first entry that names none."""
     seen: list[Gpu] = []
     for entry in (part.strip() for part in visible.split(",")):
-        named = [gpu for gpu in found if entry == gpu.index or (entry and gpu.uuid.startswith(entry))]
+        named = [
+            gpu for gpu in found if entry == gpu.number or (entry and gpu.uuid.startswith(entry))
+        ]
         if len(named) != 1:
             break
         seen += named

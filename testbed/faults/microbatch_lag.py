@@ -13,7 +13,7 @@ class MicrobatchLag(Timed, frozen=True, tag_field="kind", tag="microbatch-lag"):
 
     def check(self, scenario: Scenario) -> None:
         """Raises BadInput without the model's traffic."""
-        if not scenario.traffic:
+        if not scenario.carries_traffic:
             raise BadInput('microbatch-lag needs the model\'s traffic: set "traffic": true')
 
     def install(self, bench: Bench, fired: Trigger) -> None:

@@ -2,9 +2,23 @@
 
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 
 from testbed.topology import Coords, Topology
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """What carries a model's traffic: tensor-parallel group and pipeline, None where the group
+    would have one member. device: where the tensors must be that these groups carry.
+    """
+
+    tp: dist.ProcessGroup | None = None
+    pp: dist.ProcessGroup | None = None
+    device: torch.device = _CPU
 
 
 @dataclass(frozen=True)
@@ -12,7 +26,9 @@ class Groups:
     """The process groups of one rank.
 
     rank: global rank. tp, cp, pp: its tensor-parallel group, context-parallel group and pipeline;
-    None where the group would have one member. world: all ranks, None in a world of one.
+    None where the group would have one member. world: all ranks, None in a world of one. device:
+    where the tensors must be that these groups carry. model: what the model's traffic goes over, if
+    not over the same groups.
     """
 
     topology: Topology
@@ -21,6 +37,13 @@ class Groups:
     cp: dist.ProcessGroup | None = None
     pp: dist.ProcessGroup | None = None
     world: dist.ProcessGroup | None = None
+    device: torch.device = _CPU
+    model: Carrier | None = None
+
+    @property
+    def carrier(self) -> Carrier:
+        """What carries the model's traffic."""
+        return self.model or Carrier(self.tp, self.pp, self.device)
 
     @property
     def at(self) -> Coords:

@@ -26,6 +26,7 @@ __all__ = [
     "available",
     "check",
     "make",
+    "places_tensors",
     "preload",
     "prepare",
     "source",
@@ -80,6 +81,13 @@ def preload(name: str) -> None:
         sglang.lifted(version)
     elif not name.startswith(bugs.PREFIX) and own.is_own(name):
         own.find(name)
+
+
+def places_tensors(name: str) -> bool:
+    """Whether the subject's tensors lie where its groups want them (``Groups.device``); releases
+    and planted bugs have them on the CPU.
+    """
+    return _release(name) is None and not name.startswith(bugs.PREFIX)
 
 
 def versions(name: str) -> dict[str, str]:

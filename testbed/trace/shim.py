@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from testbed.topology import GroupSpec
+from testbed.topology import GroupSpec, has_tags
 from testbed.trace.events import Enter, Exit, Group, Touched
 from testbed.trace.guard import Awaited, Guard
 from testbed.trace.recorder import Recorder
@@ -157,7 +157,7 @@ class Shim:
             elif peer is None:
                 peer = -1
             pipe = (self._rank, peer) if end == "dst" else (peer, self._rank)
-            ordinal = self._next((group.name, *pipe, int(tag)))
+            ordinal = self._next((group.name, *pipe, int(tag) if has_tags(group.name) else 0))
             what = (op, group.name, ordinal, peer, int(tag), "")
             return self._run(call, args, kwargs, what, tensor)
 
@@ -248,8 +248,11 @@ class Shim:
             ranks = tuple(dist.get_process_group_ranks(group))
             # torch's own name tells two groups of the same members apart, and is the same for all.
             name = f"group{group.group_name[:_NAME_KEPT]}{list(ranks)}"
-            known = self._groups[group] = GroupSpec(name, ranks)
-            self._recorder.add(Group, name, list(ranks))
+            known = GroupSpec(name, ranks)
+            if dist.get_backend(group) == dist.Backend.NCCL:
+                known = known.on_nccl()
+            self._groups[group] = known
+            self._recorder.add(Group, known.name, list(ranks))
         return known
 
     def _next(self, channel: Any) -> int:
