@@ -71,6 +71,7 @@ class TorchCuda:
         _cuda.init()
         _cuda.set_device(index)
         self.device = torch.device("cuda", index)
+        self._warm_up()
         self._cycles_per_ms = _cycles_per_ms()
 
     def zeros(self, shape: tuple[int, ...]) -> torch.Tensor:
@@ -112,6 +113,17 @@ class TorchCuda:
             "cuda": str(torch.version.cuda),
             "nccl": ".".join(map(str, _cuda.nccl.version())),
         }
+
+
+    def _warm_up(self) -> None:
+        """Use once what pools use: CUDA loads a kernel when it is first called, and may wait for
+        running ones to do so.
+        """
+        pool, page = self.zeros((1, 2, 1, 1)), torch.tensor([0])
+        pool[:, page] = pool[:, page].cpu().to(self.device)
+        pool[:, page] = -1
+        self.copy(pool, self.pinned((1, 2, 1, 1)))
+        _cuda.synchronize(self.device)
 
 
 def _cycles_per_ms() -> float:
