@@ -17,8 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from testbed.device.gpus import check_usable, listing
-from testbed.errors import EnvironmentFault
+from testbed.device.gpus import listing, why_none
 
 OLDEST_TORCH = (2, 9)
 SLOW_LOOKUP_MS = 500.0
@@ -176,11 +175,8 @@ def gpus() -> Check:
     if not listed.gpus:
         return Check("ok", "GPUs", f"none ({listed.why_none}); the CPU is enough")
     names = "; ".join(f"GPU {gpu.number}: {gpu.name}" for gpu in listed.gpus)
-    try:
-        check_usable()
-    except EnvironmentFault as error:
-        return Check("note", "GPUs", f"{names}; {error}")
-    return Check("ok", "GPUs", names)
+    unusable = why_none()
+    return Check("note", "GPUs", f"{names}; {unusable}") if unusable else Check("ok", "GPUs", names)
 
 
 def namespaces() -> Check:

@@ -152,7 +152,11 @@ class FakeCuda:
         """Made when its time has come, with what the source then holds."""
         assert target.is_contiguous()
         assert source.is_contiguous()
-        self.current.add(COPY_MS, lambda: target.copy_(source))
+
+        def made() -> None:
+            target.copy_(source)
+
+        self.current.add(COPY_MS, made)
 
     def versions(self) -> dict[str, str]:
         """Made up."""

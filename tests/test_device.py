@@ -12,7 +12,7 @@ import torch
 
 from testbed.cache import KVCache, TransferController
 from testbed.cache.contents import Shard
-from testbed.device import CPU, CudaDevice, Device
+from testbed.device import CPU, CudaDevice, Device, driver
 from testbed.device import cuda as cuda_device
 from testbed.errors import EnvironmentFault
 from testbed.events import Clock, Readiness, ScriptedEvent
@@ -48,7 +48,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
             fake.index = index
             return fake
 
-    monkeypatch.setattr(cuda_device.driver, "TorchCuda", Found)
+    monkeypatch.setattr(driver, "TorchCuda", Found)
     return fake
 
 

@@ -1,5 +1,6 @@
 """Which GPUs there are, as a stand-in for nvidia-smi lists them; and what is refused without."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,14 @@ from testbed.topology import Topology
 from tests.fake_fleet import scenario
 
 TWO = "GPU 0: NVIDIA H200 (UUID: GPU-aa11)\\nGPU 1: NVIDIA H200 (UUID: GPU-bb22)"
+
+
+@pytest.fixture(autouse=True)
+def forget_gpus() -> Iterator[None]:
+    """What a test makes up is not what the next one finds."""
+    gpus.listing.cache_clear()
+    yield
+    gpus.listing.cache_clear()
 
 
 @pytest.fixture
@@ -28,7 +37,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def no_smi(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
 
 
 @pytest.mark.usefixtures("smi")
@@ -75,7 +84,9 @@ def test_a_driver_that_does_not_answer_is_no_gpu(smi: Path) -> None:
 @pytest.mark.usefixtures("no_smi")
 @pytest.mark.parametrize("changes", [{"device": "cuda"}, {"backend": "nccl"}])
 def test_what_needs_a_gpu_is_refused_where_there_is_none(changes: dict[str, str]) -> None:
-    with pytest.raises(EnvironmentFault, match=r"^this machine has no GPU \(no nvidia-smi\): run"):
+    with pytest.raises(
+        EnvironmentFault, match=r"^this machine has no GPU \(no nvidia-smi\); without"
+    ):
         runs.prepare(scenario(**changes))
 
 

@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 
 from testbed import catalog, protocols
-from testbed.device import cuda as cuda_device
+from testbed.device import driver
 from testbed.oracles import judge
 from testbed.protocols import Groups
+from testbed.protocols.agreement import TAG
 from testbed.record import RunRecord
 from testbed.scenario import Scenario
 from testbed.topology import Topology
@@ -29,7 +30,7 @@ SOUND = ("batched", "separate", "fused", "deferred", "world")
 @pytest.fixture(autouse=True)
 def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the ranks forked from here find."""
-    monkeypatch.setattr(cuda_device.driver, "TorchCuda", FakeCuda)
+    monkeypatch.setattr(driver, "TorchCuda", FakeCuda)
     monkeypatch.setattr(over_nccl, "BACKEND", "gloo")
     monkeypatch.delenv("LOCAL_RANK", raising=False)
 
@@ -86,6 +87,25 @@ def test_without_tags_a_pair_of_ranks_has_one_stream_of_messages(tmp_path: Path)
     assert [ordinal for ordinal, _, _ in sent] == list(range(2 * scenario.steps))
     assert len({tag for _, tag, _ in sent}) == 2
     assert received == sent
+
+
+def test_without_tags_a_stage_that_runs_behind_takes_counts_for_activations(
+    tmp_path: Path,
+) -> None:
+    """It asks for the next microbatch before the agreement of this step: over gloo two tags keep
+    the two apart, over NCCL the order alone decides."""
+    scenario = builtin("fault-microbatch-lag").but(backend="nccl", device="cuda")
+    apart, mixed = (
+        judge(run_case(scenario.but(agree_on=agree_on), _folder(tmp_path, agree_on)))
+        for agree_on in ("gloo", "nccl")
+    )
+
+    assert apart.outcome is Outcome.OK
+    assert (mixed.outcome, mixed.oracle, mixed.step) == (Outcome.VIOLATION, "pairing", 0)
+    assert mixed.summary == (
+        "pp[tp0]@nccl 0->2: rank 2: received it as float32[64] under tag 0: NCCL knows no tags, "
+        f"only the order; rank 0: sent int32[2] under tag {TAG}"
+    )
 
 
 def test_context_parallel_ranks_reduce_over_nccl_as_well(tmp_path: Path) -> None:
@@ -176,4 +196,4 @@ def test_only_one_module_calls_cuda_and_only_a_rank_makes_a_device() -> None:
     assert using("= torch.cuda") == {"device/driver.py"}
     assert using("torch.cuda.") <= {"device/driver.py", "device/cuda.py", "events.py"}
     assert using("TorchCuda(") == {"device/cuda.py"}
-    assert using("CudaDevice(") == {"world/rank.py"}
+    assert using("CudaDevice(") == {"world/rank.py", "bench_copies.py"}  # which forks nothing

@@ -262,7 +262,10 @@ def test_over_nccl_messages_under_two_tags_pair_in_the_order_of_issue() -> None:
 
     def as_model(events: list[Event]) -> list[Event]:
         return [
-            event._replace(caller=MODEL) if is_op(event, "isend", 1) else event for event in events
+            event._replace(caller=MODEL)
+            if isinstance(event, Enter) and is_op(event, "isend", 1)
+            else event
+            for event in events
         ]
 
     (finding,) = found(with_events(record, 0, as_model))

@@ -23,7 +23,9 @@ def run_case(scenario: Scenario, folder: Path) -> RunRecord:
     """Run a case that comes to its end; its record. Fails if a rank does not get ready or done."""
     store = folder / f"store-{scenario.case_id}"
     store.mkdir()
-    logs, links, pids = [], [], []
+    logs: list[SharedLog] = []
+    links: list[socket.socket] = []
+    pids: list[int] = []
     for rank in range(scenario.topology.size):
         log = SharedLog(_LOG_BYTES)
         ours, theirs = socket.socketpair()

@@ -114,7 +114,6 @@ class TorchCuda:
             "nccl": ".".join(map(str, _cuda.nccl.version())),
         }
 
-
     def _warm_up(self) -> None:
         """Use once what pools use: CUDA loads a kernel when it is first called, and may wait for
         running ones to do so.

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from typing import NamedTuple
 
 from testbed.errors import BadInput, EnvironmentFault
@@ -30,8 +31,9 @@ class Listing(NamedTuple):
     why_none: str = ""
 
 
+@cache
 def listing() -> Listing:
-    """What nvidia-smi lists, of that what CUDA_VISIBLE_DEVICES leaves."""
+    """What nvidia-smi lists, of that what CUDA_VISIBLE_DEVICES leaves; asked once a process."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return Listing((), "no nvidia-smi")
@@ -63,19 +65,20 @@ def _visible(found: list[Gpu], visible: str) -> list[Gpu]:
     return seen
 
 
-def check_usable() -> int:
-    """The number of GPUs. Raises EnvironmentFault if there is none or torch cannot use one."""
+def why_none() -> str:
+    """Why no rank can use a GPU here, empty if one can."""
     listed = listing()
     if not listed.gpus:
-        raise EnvironmentFault(
-            f"this machine has no GPU ({listed.why_none}): run with --backend gloo --device cpu"
-        )
-    if not _built_for_cuda():
-        raise EnvironmentFault(
-            "this build of torch has no CUDA: install one that has, or run with --backend gloo"
-            " --device cpu"
-        )
-    return len(listed.gpus)
+        return f"this machine has no GPU ({listed.why_none})"
+    return "" if _built_for_cuda() else "this build of torch has no CUDA: install one that has"
+
+
+def check_usable() -> int:
+    """The number of GPUs. Raises EnvironmentFault if there is none or torch cannot use one."""
+    why = why_none()
+    if why:
+        raise EnvironmentFault(f"{why}; without a GPU run with --backend gloo --device cpu")
+    return len(listing().gpus)
 
 
 def check_one_each(topology: Topology) -> None:

@@ -130,14 +130,13 @@ def _messages(view: View) -> Iterator[_Found]:
 
 def _mismatch(view: View, send: Op, recv: Op) -> dict[int, str] | None:
     out, into = send.enter, recv.enter
+    tags = _tags(out, into)
     if (out.dtype, out.numel) != (into.dtype, into.numel):
-        sides = (f"sent {_shape(send)}", f"received it as {_shape(recv)}")
+        sides = (f"sent {_shape(send)}{tags[0]}", f"received it as {_shape(recv)}{tags[1]}")
     elif out.caller != into.caller:
         callers = told_apart([out.caller, into.caller])
-        tags = _tags(out, into)
         sides = (f"sent by {callers[0]}{tags[0]}", f"received by {callers[1]}{tags[1]}")
     elif out.tag != into.tag:
-        tags = _tags(out, into)
         sides = (f"sent{tags[0]}", f"received{tags[1]}")
     elif out.step != into.step and not send.is_model:
         sides = (f"sent in step {out.step}", f"received in step {into.step}")
