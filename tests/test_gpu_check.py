@@ -93,7 +93,8 @@ def test_the_page_tells_when_on_what_and_what_was_seen(tmp_path: Path) -> None:
     lines = page.splitlines()
     assert lines[0].startswith("# GPU check of 20")
     assert "- torch: 9.9" in lines
-    assert "| broken | failed | 0 | what went wrong |" in lines
+    (told,) = [line for line in lines if line.startswith("| broken | failed |")]
+    assert told.endswith("| what went wrong |")
     assert [line for line in lines if line.startswith("## ")] == [
         "## greeting: ok",
         "## quiet: ok",
