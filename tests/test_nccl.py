@@ -20,6 +20,7 @@ from testbed.topology import Topology
 from testbed.trace.events import MODEL, About, Enter
 from testbed.verdict import Outcome, Verdict
 from testbed.world import over_nccl
+from testbed.world.rank import place_on_machine
 from tests.fake_cuda import FakeCuda
 from tests.rig import Rig, of_kind
 from tests.whole_case import run_case
@@ -174,6 +175,17 @@ def _folder(parent: Path, name: str) -> Path:
     folder = parent / name
     folder.mkdir()
     return folder
+
+
+@pytest.mark.parametrize(("rank", "place"), [(1, 1), (3, 1), (5, 3), (7, 3)])
+def test_a_rank_knows_its_place_among_those_of_its_machine(
+    rank: int, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines with two hosts each: the second host of either has ranks 1 and 5, or 3 and 7."""
+    for name, value in (("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2"), ("WORLD_SIZE", "4")):
+        monkeypatch.setenv(name, value)
+
+    assert place_on_machine(rank) == place
 
 
 def test_the_record_says_what_it_ran_on(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from testbed.world.store import FolderStore
 # gloo's own timeout is no judge of a case: the controller's deadline comes long before.
 _GLOO_TIMEOUT = timedelta(minutes=30)
 _BUILD_TIMEOUT = timedelta(seconds=30)
+_NCCL_BUILD_TIMEOUT = timedelta(seconds=120)
 _SUBJECT_ROOMS = ("/testbed/protocols/", "/testbed/subjects/", "/testbed/faults/")
 
 
@@ -94,10 +95,10 @@ def _gpu(scenario: Scenario, rank: int) -> CudaDevice | None:
     """The rank's GPU, if the scenario wants one; here, after the fork, CUDA is first touched."""
     if not scenario.needs_gpu:
         return None
-    return CudaDevice(_place(rank), alone=scenario.backend == "nccl")
+    return CudaDevice(place_on_machine(rank), alone=scenario.backend == "nccl")
 
 
-def _place(rank: int) -> int:
+def place_on_machine(rank: int) -> int:
     """How many ranks of this machine come before this one. torchrun numbers a machine's hosts; an
     oversubscribed host has every ``WORLD_SIZE``-th rank.
     """
@@ -115,7 +116,7 @@ def _store(seat: RankSeat) -> Store:
         return FolderStore(seat.store, ranks, _BUILD_TIMEOUT)
     # NCCL's own threads ask the store too, and must not have to come through Python for it.
     store = FileStore(f"{seat.store}/store", ranks)
-    store.set_timeout(_BUILD_TIMEOUT)
+    store.set_timeout(_NCCL_BUILD_TIMEOUT)
     return store
 
 
