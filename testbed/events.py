@@ -129,6 +129,12 @@ class ScriptedEvent(ABC):
     def wait(self, stream: Any = None) -> None:
         """Order a stream behind this event; the host does not wait."""
 
+    @abstractmethod
+    def elapsed_time(self, other: Any) -> float:
+        """Milliseconds from this event to another of its kind. Raises RuntimeError unless both are
+        complete.
+        """
+
     def record(self, stream: Any = None) -> None:
         """The transfer is enqueued: its readiness counts from now."""
         self._recorded_step = self._clock.step

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from testbed import runs
+from testbed.cli import main
 from testbed.device import gpus
 from testbed.doctor import gpus as doctor_gpus
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.topology import Topology
-from tests.fake_fleet import scenario
+from tests.fake_fleet import FakeFleet, scenario
 
 TWO = "GPU 0: NVIDIA H200 (UUID: GPU-aa11)\\nGPU 1: NVIDIA H200 (UUID: GPU-bb22)"
 
@@ -86,6 +87,17 @@ def test_a_driver_that_does_not_answer_is_no_gpu(smi: Path) -> None:
 def test_what_needs_a_gpu_is_refused_where_there_is_none(changes: dict[str, str]) -> None:
     with pytest.raises(EnvironmentFault, match=r"^this machine has no GPU \(no nvidia-smi\); "):
         runs.prepare(scenario(**changes))
+
+
+@pytest.mark.usefixtures("no_smi")
+def test_the_command_line_says_so_in_one_line_and_ends_with_3(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["run", "empty-all", "--device", "cuda"], FakeFleet) == 3
+
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "this machine has no GPU (no nvidia-smi)" in said
 
 
 @pytest.mark.usefixtures("smi")

@@ -33,9 +33,12 @@ def run_case(scenario: Scenario, folder: Path) -> RunRecord:
         stack_fd = os.memfd_create("stack")
         pid = os.fork()
         if pid == 0:
-            for link in (ours, *links):  # so that a rank ends when the test does
-                link.close()
-            run_rank(RankSeat(scenario, rank, str(store), log, theirs, stack_fd))
+            try:
+                for link in (ours, *links):  # so that a rank ends when the test does
+                    link.close()
+                run_rank(RankSeat(scenario, rank, str(store), log, theirs, stack_fd))
+            finally:
+                os._exit(1)  # whatever it raised: this is not the test
         os.close(stack_fd)
         theirs.close()
         logs.append(log)
