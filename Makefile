@@ -42,8 +42,8 @@ GIVEN_WORLD = $(if $(filter file,$(origin WORLD)),,$(WORLD))
 BUGS_OUT = reports/out/bugs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test-pp test-bugs soak soak-faults test lint bench-harness clean has-packages \
-	test-nccl nightly gpu-check
+.PHONY: help setup test-pp test-bugs soak soak-faults matrix test lint bench-pp bench-harness clean \
+	has-packages test-nccl nightly gpu-check
 
 help: ## this list
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -72,6 +72,10 @@ test-bugs: $(READY) ## every planted bug under its scenarios: the table of what 
 		$(if $(filter-out 1,$(JOBS)),-n $(JOBS)); \
 	tests=$$?; $(PY) -m reports.sensitivity $(BUGS_OUT)/latest && exit $$tests
 
+matrix: $(READY) ## every cached SGLang release under the scenarios with a published report
+	$(PY) -m testbed matrix --world $(WORLD) $(call option,--subjects,$(SUBJECT)) \
+		--json reports/out/matrix.json --html reports/out/matrix.html
+
 soak: $(READY) ## 1,000 random sound scenarios, in which nothing may be found
 	$(PY) -m testbed.soak --world $(WORLD) $(call option,--subject,$(SUBJECT))
 
@@ -95,8 +99,12 @@ lint: $(READY) ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench-harness: $(READY) ## cost of an isolated case against one torchrun per case
-	$(PY) -m testbed.bench_harness --world $(WORLD)
+bench-pp: $(READY) ## what an agreement costs, per protocol, against its bare operations
+	$(PY) -m testbed bench --world $(WORLD) $(call option,--subjects,$(SUBJECT)) \
+		$(if $(strip $(PP)$(TP)),--topology pp$(or $(strip $(PP)),1)tp$(or $(strip $(TP)),1))
+
+bench-harness: $(READY) ## what a case costs here and in other harnesses, sound and faulty
+	$(PY) -m testbed.bench.harness --world $(WORLD)
 
 clean: ## remove caches and the kept runs (the virtual environment stays)
 	rm -rf reports/out .pytest_cache .mypy_cache .ruff_cache
@@ -116,6 +124,7 @@ endif
 
 has-packages:
 	@$(PYTHON) -c 'import importlib.util as u, sys; \
-		lacking = [n for n in ("msgspec", "pytest", "tabulate", "torch") if not u.find_spec(n)]; \
+		needed = ("jinja2", "msgspec", "pytest", "rich", "tabulate", "torch"); \
+		lacking = [n for n in needed if not u.find_spec(n)]; \
 		sys.exit(lacking and "make: $(PYTHON) lacks " + ", ".join(lacking) \
 		+ ": install them, or leave VENV= out" or 0)'

@@ -1,9 +1,10 @@
 """Starts torchrun on this machine and sees to it that neither outlives the other's reason to be.
 
-``python -m launchers.torchrun HOSTS FOLDER``. Standard input is a pipe that the controller holds:
-when it closes (the controller ended, however), torchrun is ended. When torchrun ends, its hosts end
-by their parent-death signal, and the last line it said goes to standard output, for the controller.
-FOLDER, which holds all temporary files of the fleet, is removed once the controller lets go.
+``python -m launchers.torchrun HOSTS FOLDER MODULE``. Standard input is a pipe that the controller
+holds: when it closes (the controller ended, however), torchrun is ended. When torchrun ends, its
+hosts, which run MODULE, end by their parent-death signal, and the last line it said goes to
+standard output, for the controller. FOLDER, which holds all temporary files of the fleet, is
+removed once the controller lets go.
 """
 
 import os
@@ -14,14 +15,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testbed.world.death import die_with_parent
+from testbed.death import die_with_parent
 
 _TERM_GRACE_S = 0.5
 
 
-def torchrun_command(hosts: int) -> list[str]:
-    """torchrun for one machine: ``hosts`` workers, a rendezvous on a port that the kernel
-    chooses.
+def torchrun_command(hosts: int, module: str) -> list[str]:
+    """torchrun for one machine: ``hosts`` workers that run ``module``, a rendezvous on a port that
+    the kernel chooses.
     """
     return [
         sys.executable,
@@ -35,7 +36,7 @@ def torchrun_command(hosts: int) -> list[str]:
         "--max-restarts=0",
         "--monitor-interval=0.1",
         "-m",
-        "testbed.world.host",
+        module,
     ]
 
 
@@ -51,12 +52,12 @@ def torchrun_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def run(hosts: int, folder: Path) -> int:
+def run(hosts: int, folder: Path, module: str) -> int:
     """Run torchrun until it or the controller ends; returns torchrun's exit status."""
     supervisor = os.getpid()
     with (folder / "torchrun.log").open("wb") as log:
         torchrun = subprocess.Popen(
-            torchrun_command(hosts),
+            torchrun_command(hosts, module),
             env=torchrun_environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -87,9 +88,9 @@ def _last_line(log: Path) -> str:
 
 def main() -> int:
     """Entry point; returns the exit status."""
-    hosts, folder = int(sys.argv[1]), Path(sys.argv[2])
+    hosts, folder, module = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     try:
-        return run(hosts, folder)
+        return run(hosts, folder, module)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,5 +1,7 @@
 """Results as plain JSON: the one form that files, tables and other processes share."""
 
+import errno
+import os
 import shlex
 import shutil
 import sys
@@ -9,11 +11,14 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, EnvironmentFault, shortened
 from testbed.runs import RunResult, shown, told
-from testbed.verdict import Divergence
+from testbed.scenario import Scenario
+from testbed.verdict import Divergence, Outcome
 
 FORMAT = 1
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Row(TypedDict):
@@ -74,6 +79,33 @@ def row(result: RunResult) -> Row:
     )
 
 
+def error_row(scenario: Scenario, reason: str) -> Row:
+    """The row of a case that left no record because the testbed or its environment failed."""
+    named = [scenario.name, "--subject", scenario.subject]
+    return Row(
+        id=scenario.case_id,
+        scenario=scenario.name,
+        subject=scenario.subject,
+        topology=str(scenario.topology),
+        verdict=str(Outcome.ERROR),
+        oracle=None,
+        step=None,
+        ranks=[],
+        summary=reason,
+        first_divergence=None,
+        expected=str(scenario.expected.verdict),
+        expectation=told(scenario.expected),
+        as_expected=False,
+        why_not=reason,
+        steps=scenario.steps,
+        wall_ms=0.0,
+        ops={},
+        notes=[],
+        path="",
+        replay=f"{shlex.quote(interpreter())} -m testbed run {shlex.join(named)}",
+    )
+
+
 def interpreter() -> str:
     """What to type for this interpreter: ``python`` only where that finds this very one."""
     # Not resolved: the python of a virtual environment is a link to the one it was made with.
@@ -104,8 +136,30 @@ def document(rows: Sequence[Row], world: int, out: str) -> dict[str, Any]:
     }
 
 
+def check_json(out: str) -> None:
+    """Raise BadInput, before anything runs, for a file that ``write_json`` could not write."""
+    if out == "-":
+        return
+    if not out or "\0" in out:
+        raise BadInput(f"--json is {out!r}: give a file, or - for standard output")
+    if os.path.isdir(out):
+        raise BadInput(f"{shortened(out)}: cannot be written (is a folder): give a file")
+    new = not os.path.lexists(out)
+    if not new and not os.path.isfile(out):
+        return  # a pipe or a device: to open it could wait for its reader
+    try:
+        # Opened, not asked: permissions alone do not tell of a file system that is read-only.
+        os.close(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
+        if new:
+            os.unlink(out)
+    except OSError as error:
+        raise BadInput(f"{shortened(out)}: cannot be written ({error.strerror})") from error
+
+
 def write_json(data: Any, out: str) -> None:
-    """Write JSON to the file ``out``, ``-`` being standard output. Raises BadInput if it cannot."""
+    """Write JSON to the file ``out``, ``-`` being standard output. Raises BadInput if it cannot,
+    EnvironmentFault where the disk is full.
+    """
     text = msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n"
     if out == "-":
         sys.stdout.write(text)
@@ -113,4 +167,5 @@ def write_json(data: Any, out: str) -> None:
     try:
         Path(out).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"{out}: cannot be written ({error.strerror})") from error
+        kind = EnvironmentFault if error.errno in _FULL else BadInput
+        raise kind(f"{shortened(out)}: cannot be written ({error.strerror})") from error

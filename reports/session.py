@@ -18,5 +18,5 @@ def keep(rows: Sequence[Row], world: int, folder: Path) -> None:
         (folder / SUMMARY_FILE).write_text(
             f"{as_markdown(rows)}\n\n{tally(rows)}\n", encoding="utf-8"
         )
-    except (OSError, BadInput) as error:
+    except (OSError, BadInput, EnvironmentFault) as error:
         raise EnvironmentFault(f"the summary cannot be kept: {error}") from error

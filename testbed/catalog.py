@@ -5,6 +5,8 @@ A scenario is named by a file's path, by a built-in name (the stem of a file und
 that parallel workers agree on it.
 """
 
+import glob
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -14,7 +16,7 @@ from typing import Any
 import msgspec
 
 from testbed import scenario as scenarios
-from testbed.errors import BadInput
+from testbed.errors import BadInput, shortened
 from testbed.scenario import Scenario, select
 from testbed.topology import Topology
 
@@ -66,20 +68,26 @@ def find(named: str, base: Path | None = None) -> list[Path]:
     are none.
     """
     base = Path.cwd() if base is None else base
-    if _GLOB.isdisjoint(named):
-        here, builtin = base / named, BUILTIN / f"{named}.json"
-        found = [here] if here.is_file() else [builtin] if builtin.is_file() else []
-    else:
-        found = sorted(base.glob(named)) if not Path(named).is_absolute() else []
-        found = found or sorted(BUILTIN.glob(f"{named}.json"))
+    found = _files(base, named) or _files(BUILTIN, f"{named}.json")
     if found:
         return found
     close = get_close_matches(named, [file.stem for file in builtin_files()], n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     raise BadInput(
-        f"{named}: no such scenario file or built-in scenario "
+        f"{shortened(named)}: no such scenario file or built-in scenario "
         f"({hint}`python -m testbed list scenarios` shows them)"
     )
+
+
+def _files(base: Path, named: str) -> list[Path]:
+    """The file of that name or the files that fit a glob; none for what can be no file's name."""
+    if "\0" in named:
+        return []
+    if _GLOB.isdisjoint(named):
+        # Not Path.is_file(): that raises for a name too long.
+        return [base / named] if os.path.isfile(base / named) else []
+    fitting = glob.glob(named, root_dir=base, recursive=True)
+    return sorted(base / name for name in fitting if os.path.isfile(base / name))
 
 
 def load(named: Iterable[str], base: Path | None = None) -> list[Scenario]:
@@ -102,7 +110,7 @@ def spread(
     sensible = [topology for topology in wanted if _keeps_its_meaning(scenario, topology)]
     if not sensible:
         raise NamesNobody(
-            f"scenario {scenario.name}: one of its 'on' selects no rank at "
+            f"scenario {shortened(scenario.name)}: one of its 'on' selects no rank at "
             f"{', '.join(map(str, wanted))}"
         )
     return [
@@ -114,7 +122,8 @@ def spread(
 
 def _keeps_its_meaning(scenario: Scenario, topology: Topology) -> bool:
     """Every selector names somebody, and everybody only if it does at the scenario's topology."""
-    parts = [scenario.workload, scenario.faults, [{"on": s.on} for s in scenario.sidecars]]
+    named = [pool.on for pool in scenario.sidecars] + [call.on for call in scenario.calls]
+    parts = [scenario.workload, scenario.faults, [{"on": where} for where in named]]
     home = scenario.topology
     return all(
         len(chosen := select(where, topology)) > 0

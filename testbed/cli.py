@@ -1,4 +1,4 @@
-"""The command line: run, list, explain, replay, recheck, doctor.
+"""The command line: run, list, explain, replay, recheck, matrix, compare, subjects, bench, doctor.
 
 Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
 failed. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
@@ -6,27 +6,50 @@ table on standard error.
 """
 
 import argparse
-import os
-import shutil
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TextIO
+from typing import Any, NoReturn
 
 from reports.failure import report
-from reports.results import Row, document, row, write_json
+from reports.results import Row, check_json, document, row, write_json
 from reports.session import keep
 from reports.story import story
 from reports.table import for_terminal, tally
-from testbed import catalog, doctor, faults, oracles, record, reference, subjects
+from testbed import (
+    catalog,
+    cli_compare,
+    cli_matrix,
+    doctor,
+    faults,
+    fetching,
+    oracles,
+    output,
+    record,
+    reference,
+    subjects,
+)
+from testbed import scenario as scenarios
+from testbed.bench import command as bench
 from testbed.catalog import Axes
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.cli_common import (
+    AS_EXPECTED,
+    BAD_INPUT,
+    ENVIRONMENT,
+    INTERRUPTED,
+    NOT_AS_EXPECTED,
+    RAISE_WORLD,
+    fleet_options,
+    json_option,
+    width,
+)
+from testbed.errors import BadInput, EnvironmentFault, naming, one_line
 from testbed.runs import (
     DEFAULT_ROOT,
     DEFAULT_WORLD,
-    RunsCases,
     RunStore,
+    check_world,
     execute,
     find_run,
     find_runs,
@@ -35,28 +58,22 @@ from testbed.runs import (
     shown,
 )
 from testbed.scenario import Scenario
-from testbed.world import Fleet
+from testbed.world import Fleet, MakesFleet
 
-AS_EXPECTED, NOT_AS_EXPECTED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
+_Named = tuple[str, Scenario]
+"""A scenario and the file it was read from."""
 
 LISTS = ("scenarios", "subjects", "faults", "oracles", "keys")
 
 
-class MakesFleet(Protocol):
-    """How a fleet is made; ``Fleet`` itself, or a test's stand-in."""
-
-    def __call__(
-        self, world: int, *, oversubscribe: bool = False, port: int = 0
-    ) -> AbstractContextManager[RunsCases]:
-        """A running fleet of ``world`` hosts. Raises EnvironmentFault."""
-
-
 def main(argv: Sequence[str] | None = None, make_fleet: MakesFleet = Fleet) -> int:
     """Run one command and return its exit status."""
-    options = _parser().parse_args(argv)
     try:
-        status: int = options.command(options, make_fleet)
-        sys.stdout.flush()
+        with output.guarded():
+            options = _parser().parse_args(argv)
+            if getattr(options, "json", None) is not None:
+                check_json(options.json)
+            status: int = options.command(options, make_fleet)
     except BadInput as error:
         return _complain(str(error), BAD_INPUT)
     except EnvironmentFault as error:
@@ -64,14 +81,13 @@ def main(argv: Sequence[str] | None = None, make_fleet: MakesFleet = Fleet) -> i
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has left; nothing more may be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NOT_AS_EXPECTED
     return status
 
 
 def _complain(message: str, status: int) -> int:
-    print(f"testbed: {' '.join(message.split())}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the status still tells
+        print(f"testbed: {one_line(message)}", file=sys.stderr)
     return status
 
 
@@ -103,8 +119,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--backend", choices=("gloo", "nccl"))
     run.add_argument("--device", choices=("cpu", "cuda"))
     run.add_argument("--agree-on", choices=("gloo", "nccl"), help="what the agreement goes over")
-    _fleet_options(run, DEFAULT_WORLD)
-    _json_option(run)
+    fleet_options(run, DEFAULT_WORLD)
+    json_option(run)
 
     listing = command("list", _list, "list what there is, one line each")
     listing.add_argument(
@@ -113,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=LISTS,
         help="default: all but keys, every key a scenario file may have",
     )
-    _json_option(listing)
+    json_option(listing)
 
     explain = command("explain", _explain, "tell the story of a recorded run")
     explain.add_argument(
@@ -123,50 +139,41 @@ def _parser() -> argparse.ArgumentParser:
         "--full", action="store_true", help="whole tracebacks and stacks, every consequence"
     )
 
-    replay = command("replay", _replay, "run the scenario of a recorded run again")
-    replay.add_argument("run", metavar="RUN", help="its folder, or a case id of the latest session")
-    _fleet_options(replay, None)
-    _json_option(replay)
+    replay = command("replay", _replay, "run the scenarios of recorded runs again")
+    replay.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a session's folder")
+    fleet_options(replay, None)
+    json_option(replay)
 
     recheck = command("recheck", _recheck, "judge recorded runs again without running them")
     recheck.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a session's folder")
-    _json_option(recheck)
+    json_option(recheck)
+
+    cli_matrix.options(command("matrix", cli_matrix.run, cli_matrix.DOES))
+    cli_compare.options(command("compare", cli_compare.run, cli_compare.DOES))
+
+    releases = command("subjects", _subjects, "fetch releases of SGLang into the cache")
+    releases.add_argument("what", choices=("fetch",))
+    releases.add_argument("names", nargs="+", metavar="sglang==X")
+
+    bench.add_options(command("bench", bench.run, "measure what an agreement costs"))
 
     command("doctor", _doctor, "check the environment, one line each")
     return parser
-
-
-def _fleet_options(parser: argparse.ArgumentParser, world: int | None) -> None:
-    parser.add_argument(
-        "--world",
-        type=int,
-        default=world,
-        metavar="N",
-        help="hosts of the fleet (default: %(default)s)"
-        if world
-        else f"hosts of the fleet (default: as many as the case needs, up to {DEFAULT_WORLD})",
-    )
-    parser.add_argument(
-        "--oversubscribe", action="store_true", help="let a host run several ranks of one case"
-    )
-    parser.add_argument(
-        "--port", type=int, default=0, metavar="P", help="where the hosts call (default: any free)"
-    )
-
-
-def _json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", metavar="OUT", help="also write JSON to this file, - for stdout")
 
 
 def _run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
     axes = Axes(options.pp, options.tp, options.cp)
     own = {key: getattr(options, key) for key in ("subject", "backend", "device", "agree_on")}
     changes = {key: value for key, value in own.items() if value is not None}
-    cases = [
-        case.but(**changes)
-        for scenario in catalog.load(options.scenarios)
-        for case in catalog.spread(scenario, axes=axes)
-    ]
+    if options.subject is not None:
+        subjects.check(options.subject)
+    cases: list[_Named] = []
+    for path in (path for named in options.scenarios for path in catalog.find(named)):
+        where = shown(path)
+        scenario = scenarios.load(Path(where))
+        with naming(where):
+            spread = catalog.spread(scenario, axes=axes)
+            cases += [(where, case.but(**changes)) for case in spread]
     return _run_cases(cases, options, options.world, options.oversubscribe, make_fleet)
 
 
@@ -178,33 +185,34 @@ def _explain(options: argparse.Namespace, _: MakesFleet) -> int:
 
 
 def _replay(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
-    before = record.load(find_run(options.run))
-    scenario = before.scenario
-    world = options.world or min(scenario.topology.size, DEFAULT_WORLD)
+    paths = [path for named in options.runs for path in find_runs(named)]
+    cases = [(shown(path), record.load(path).scenario) for path in paths]
+    largest = max(case.topology.size for _, case in cases)
+    world = min(largest, DEFAULT_WORLD) if options.world is None else options.world
     # A replay needs no flags of its own: what ran on one fleet runs on any.
-    oversubscribe = options.oversubscribe or (
-        options.world is None and scenario.topology.size > world
-    )
-    return _run_cases([scenario], options, world, oversubscribe, make_fleet)
+    oversubscribe = options.oversubscribe or (options.world is None and largest > world)
+    return _run_cases(cases, options, world, oversubscribe, make_fleet)
 
 
 def _run_cases(
-    cases: list[Scenario],
+    cases: list[_Named],
     options: argparse.Namespace,
     world: int,
     oversubscribe: bool,
     make_fleet: MakesFleet,
 ) -> int:
     # Everything is checked first: the last of twenty files must not be refused after a minute.
-    for case in cases:
-        case.topology.check_fits(world, oversubscribe)
-        prepare(case)
+    check_world(world, "--world")
+    for where, case in cases:
+        with naming(where):
+            case.topology.check_fits(world, oversubscribe, RAISE_WORLD)
+        prepare(case, where)
     store = RunStore(DEFAULT_ROOT)
     rows: list[Row] = []
     lost = ""
     try:
         with make_fleet(world, oversubscribe=oversubscribe, port=options.port) as fleet:
-            for count, case in enumerate(cases, 1):
+            for count, (_, case) in enumerate(cases, 1):
                 _progress(f"[{count}/{len(cases)}] {case.case_id}")
                 result = execute(fleet, case, store)
                 rows.append(row(result))
@@ -233,7 +241,7 @@ def _recheck(options: argparse.Namespace, _: MakesFleet) -> int:
 
 def _tell(rows: Sequence[Row], json_out: str | None, world: int, out: str) -> None:
     stream = sys.stderr if json_out == "-" else sys.stdout
-    print(for_terminal(rows, _width(stream)), file=stream)
+    print(for_terminal(rows, width(stream)), file=stream)
     print(f"\n{tally(rows)}" + (f"; kept in {out}" if out else ""), file=stream)
     # After the table: the last line of all is the command that replays what failed.
     for each in rows:
@@ -249,10 +257,6 @@ def _status(rows: Sequence[Row]) -> int:
     if not failed:
         return AS_EXPECTED
     return ENVIRONMENT if set(failed) == {"error"} else NOT_AS_EXPECTED
-
-
-def _width(stream: TextIO) -> int:
-    return shutil.get_terminal_size((160, 24)).columns if stream.isatty() else 160
 
 
 def _progress(text: str) -> None:
@@ -311,8 +315,13 @@ def _entries(available: Iterable[str] | dict[str, str]) -> list[dict[str, Any]]:
 
 
 def first_sentence(text: str) -> str:
-    """Up to the first full stop that ends a sentence, on one line."""
-    return " ".join(text.split()).split(". ")[0].rstrip(".")
+    """Up to the first full stop that ends a sentence, on one line, as plain text."""
+    return " ".join(text.replace("``", "").split()).split(". ")[0].rstrip(".")
+
+
+def _subjects(options: argparse.Namespace, _: MakesFleet) -> int:
+    fetching.fetch(options.names)
+    return AS_EXPECTED
 
 
 def _doctor(_: argparse.Namespace, __: MakesFleet) -> int:

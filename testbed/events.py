@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.trace.events import Query, Sync, Synced
 from testbed.trace.recorder import HasStep, Recorder
 
@@ -77,14 +77,18 @@ class Readiness:
             return cls.steps(value)
         if isinstance(value, dict) and len(value) == 1:
             ((key, given),) = value.items()
-            if key == "ms" and isinstance(given, int | float) and given >= 0:
+            if key == "ms" and _is_duration(given):
                 return cls.ms(given)
             if key == "error" and isinstance(given, str) and given:
                 return cls.error(given)
         raise BadInput(
-            f"{where} is {value!r}: "
+            f"{where} is {brief(value)}: "
             'give steps from 0 on, null (never), {"ms": n} or {"error": "text"}'
         )
+
+    def times(self, count: int) -> "Readiness":
+        """``count`` times as late: of the last one where ``count`` things follow each other."""
+        return replace(self, after=self.after * count)
 
     def delayed(self, steps: int) -> "Readiness":
         """``steps`` later (earlier if negative, at once at the soonest). Only steps can be shifted:
@@ -92,6 +96,10 @@ class Readiness:
         if self.kind != "steps":
             return self
         return replace(self, after=max(0, self.after + steps))
+
+
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 class ScriptedEvent(ABC):
@@ -243,7 +251,9 @@ class FakeEvent(ScriptedEvent):
         return self._left_s() <= 0
 
     def _await(self) -> None:
-        time.sleep(max(0.0, self._left_s()))
+        # Not even for no time at all: a sleep gives the core away.
+        if (left_s := self._left_s()) > 0:
+            time.sleep(left_s)
 
     def _finish_ms(self) -> float:
         self.check_complete()

@@ -12,6 +12,7 @@ only runs and judges. Both put the run into the table at the end, also from pyte
 each of which has a fleet of its own.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -35,6 +36,7 @@ from testbed.runs import (
     RunsCases,
     RunStore,
     check_backend,
+    check_world,
     execute,
     shown,
 )
@@ -47,6 +49,7 @@ ENVIRONMENT_STATUS = 3
 RunCase = Callable[[Scenario], RunResult]
 
 _ROWS_ATTRIBUTE = "testbed_rows"
+_NO_FLEET_ATTRIBUTE = "testbed_no_fleet"
 _FROM_CONTROLLER = "testbed_session"
 _MARKER = (
     "scenarios(*names_or_scenarios, topologies=None, subjects=None): run the test once per"
@@ -55,17 +58,27 @@ _MARKER = (
 
 
 class _Session:
-    """What one pytest process gathers, as a plugin: rows by test, and the order of the tests."""
+    """What one pytest process gathers, as a plugin: rows by test, and the order of the tests.
 
-    def __init__(self, store: RunStore, world: int) -> None:
+    no_fleet: why a pytest-xdist worker has none.
+    """
+
+    def __init__(self, store: RunStore, world: int, *, is_worker: bool) -> None:
         self.store = store
         self.world = world
+        self.is_worker = is_worker
         self.trouble = ""
+        self.no_fleet = ""
         self._rows: list[tuple[str, Row]] = []
         self._order: dict[str, int] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the rows of a report, wherever its test ran."""
+        """Take the rows of a report, wherever its test ran. A worker's word that it has no fleet
+        ends the session: its other tests have none either.
+        """
+        no_fleet = report.__dict__.get(_NO_FLEET_ATTRIBUTE, "")
+        if no_fleet and not self.is_worker:
+            pytest.exit(f"testbed: {no_fleet}", returncode=ENVIRONMENT_STATUS)
         rows = report.__dict__.get(_ROWS_ATTRIBUTE, [])
         self._rows += [(report.nodeid, each) for each in rows]
 
@@ -114,14 +127,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check the options that name something, and open the session."""
     config.addinivalue_line("markers", _MARKER)
     world = config.getoption("--world")
-    if world < 1:
-        raise pytest.UsageError(f"--world is {world}: give a whole number from 1 on")
     try:
+        check_world(world, _world_option())
         check_backend(config.getoption("--backend"), config.getoption("--device"))
         for name in _subjects(config):
             subjects.check(name)
         asked_for = Topology(**_axes(config).given)
-        asked_for.check_fits(world, config.getoption("--oversubscribe"))
+        asked_for.check_fits(world, config.getoption("--oversubscribe"), _remedy())
     except BadInput as error:
         raise pytest.UsageError(str(error)) from None
     except EnvironmentFault as error:
@@ -129,7 +141,8 @@ def pytest_configure(config: pytest.Config) -> None:
     out = config.getoption("--runs-out")
     root = Path(out) if out else config.rootpath / DEFAULT_ROOT
     from_controller = getattr(config, "workerinput", {}).get(_FROM_CONTROLLER, "")
-    session = _Session(RunStore(root, from_controller), world)
+    is_worker = hasattr(config, "workerinput")
+    session = _Session(RunStore(root, from_controller), world, is_worker=is_worker)
     config.stash[_SESSION] = session
     config.pluginmanager.register(session, "testbed-session")
 
@@ -193,12 +206,23 @@ def _cases(marker: pytest.Mark, base: Path, config: pytest.Config) -> Iterator[S
 def _marks(scenario: Scenario, config: pytest.Config) -> list[pytest.MarkDecorator]:
     world, oversubscribe = config.getoption("--world"), config.getoption("--oversubscribe")
     try:
-        scenario.topology.check_fits(world, oversubscribe)
+        scenario.topology.check_fits(world, oversubscribe, _remedy())
         if (_changes(config).get("backend") or scenario.backend) == "nccl":
             gpus.check_one_each(scenario.topology)
     except (BadInput, EnvironmentFault) as error:
         return [pytest.mark.skip(reason=str(error))]
     return []
+
+
+def _world_option() -> str:
+    """What the user gives the world with: ``make`` has a variable for it."""
+    return "WORLD" if "MAKELEVEL" in os.environ else "--world"
+
+
+def _remedy() -> str:
+    if "MAKELEVEL" in os.environ:
+        return "raise WORLD="
+    return "raise --world or pass --oversubscribe"
 
 
 def _words(given: str | Sequence[str] | None) -> list[str]:
@@ -234,7 +258,14 @@ def fleet(pytestconfig: pytest.Config) -> Iterator[RunsCases]:
     try:
         running = LastingFleet(start)
     except EnvironmentFault as error:
-        pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT_STATUS)
+        session = pytestconfig.stash[_SESSION]
+        if not session.is_worker:
+            pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT_STATUS)
+        # A worker that left would be taken for one that crashed: it has the controller leave.
+        session.no_fleet = str(error)
+        running = None
+    if running is None:  # outside of the handler: one line is all there is to say
+        pytest.fail(f"testbed: {session.no_fleet}", pytrace=False)
     with running:
         yield running
 
@@ -290,6 +321,7 @@ def pytest_runtest_makereport(
     As an attribute, not as user properties: those would fill JUnit files with them.
     """
     report = yield
+    report.__dict__[_NO_FLEET_ATTRIBUTE] = item.config.stash[_SESSION].no_fleet
     if report.when == "teardown":
         report.__dict__[_ROWS_ATTRIBUTE] = item.stash.get(_ROWS, [])
     return report
@@ -318,7 +350,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     status says so.
     """
     ours = session.config.stash[_SESSION]
-    if hasattr(session.config, "workerinput") or not ours.rows:
+    if ours.is_worker or not ours.rows:
         return
     if not ours.trouble:
         try:

@@ -3,20 +3,25 @@ tomorrow.
 """
 
 import gzip
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from testbed.errors import BadInput
-from testbed.scenario import Scenario, from_object, to_object
-from testbed.trace.events import CODES, Event, decode
+from testbed.errors import BadInput, brief, naming
+from testbed.scenario import MAX_STEPS, Scenario, from_object, to_object
+from testbed.trace.events import CODES, Begin, End, Event, Final, checked
 
 FORMAT = 1
 RECORD_FILE = "record.json.gz"
 
 ExitKind = Literal["done", "raised", "signal", "stopped", "paused"]
+EndedHow = Literal["finished", "broken", "deadline", "deadlock"]
+
+_POOL = {"total", "free", "tree", "flight"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class RunRecord:
 
     scenario: Scenario
     ranks: tuple[RankRecord, ...]
-    ended: Literal["finished", "broken", "deadline", "deadlock"]
+    ended: EndedHow
     wall_ms: float
     promises: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -78,30 +83,98 @@ def encode(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def decode_record(data: dict[str, Any], where: str) -> RunRecord:
+class _RankData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rank's share as it lies in a file."""
+
+    rank: int
+    exit: ExitKind
+    events: list[list[Any]]
+    signal: int = 0
+    overflow: bool = False
+    stack: str = ""
+    output: str = ""
+
+
+class _RunData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record as it lies in a file; the scenario has a reader of its own."""
+
+    format: int
+    scenario: dict[str, Any]
+    ended: EndedHow
+    wall_ms: float
+    promises: dict[str, Any]
+    versions: dict[str, str]
+    trouble: list[str]
+    ranks: list[_RankData]
+
+
+def decode_record(data: Any, where: str) -> RunRecord:
     """Plain JSON values -> RunRecord. Raises BadInput if the format is another or the data are
     broken.
     """
-    if data.get("format") != FORMAT:
-        raise BadInput(
-            f"{where}: record format {data.get('format')!r}, this testbed reads {FORMAT}"
-        )
+    found = data.get("format") if isinstance(data, dict) else None
+    if found != FORMAT:
+        raise BadInput(f"{where}: record format {brief(found)}, this testbed reads {FORMAT}")
     try:
-        ranks = tuple(
-            RankRecord(**{**rank, "events": tuple(decode(raw) for raw in rank["events"])})
-            for rank in data["ranks"]
-        )
-        return RunRecord(
-            scenario=from_object(data["scenario"], where),
-            ranks=ranks,
-            ended=data["ended"],
-            wall_ms=data["wall_ms"],
-            promises=data["promises"],
-            versions=data["versions"],
-            trouble=tuple(data["trouble"]),
-        )
-    except (KeyError, TypeError, IndexError) as error:
-        raise BadInput(f"{where}: not a whole record ({error!r})") from error
+        run = msgspec.convert(data, _RunData)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{where}: not a whole record ({error})") from error
+    scenario = from_object(run.scenario, f"{where}: its scenario")
+    with naming(where):
+        ranks = tuple(_rank(at, share) for at, share in enumerate(run.ranks))
+        numbers = [share.rank for share in ranks]
+        known = range(scenario.topology.size)
+        if len(set(numbers)) < len(numbers) or not set(numbers) <= set(known):
+            raise BadInput(f"not a whole record (its ranks are {brief(numbers)})")
+    return RunRecord(
+        scenario=scenario,
+        ranks=ranks,
+        ended=run.ended,
+        wall_ms=run.wall_ms,
+        promises=run.promises,
+        versions=run.versions,
+        trouble=tuple(run.trouble),
+    )
+
+
+def _rank(at: int, data: _RankData) -> RankRecord:
+    return RankRecord(
+        rank=data.rank,
+        exit=data.exit,
+        events=tuple(_events(f"ranks[{at}]", data.events)),
+        signal=data.signal,
+        overflow=data.overflow,
+        stack=data.stack,
+        output=data.output,
+    )
+
+
+def _events(where: str, listed: list[list[Any]]) -> Iterator[Event]:
+    for place, raw in enumerate(listed):
+        try:
+            event = checked(raw)
+            _check(event)
+        except ValueError as error:
+            raise BadInput(f"not a whole record ({where}.events[{place}]: {error})") from error
+        yield event
+
+
+def _check(event: Event) -> None:
+    """What the types of the fields leave open, and every reader takes for granted."""
+    if not -1 <= event.step <= MAX_STEPS:
+        raise ValueError(f"step is {event.step}")
+    if isinstance(event, Begin):
+        for held in (*event.write, *event.load):
+            if [type(part) for part in held] != [str, bool]:
+                raise ValueError(f"{brief(held)} is no [key, ready]")
+    if isinstance(event, End | Final) and len(event.locks) != 2:
+        raise ValueError(f"locks are {brief(event.locks)}")
+    if isinstance(event, Final):
+        if len(event.explained) != 2:
+            raise ValueError(f"explained are {brief(event.explained)}")
+        for pool in (event.device, event.host):
+            if set(pool) != _POOL:
+                raise ValueError(f"{brief(pool)} are no books of a pool")
 
 
 def save(record: RunRecord, folder: Path) -> Path:
@@ -120,6 +193,6 @@ def load(path: Path) -> RunRecord:
         data = msgspec.json.decode(gzip.decompress(file.read_bytes()))
     except FileNotFoundError as error:
         raise BadInput(f"{file}: no such record") from error
-    except (OSError, EOFError, msgspec.DecodeError) as error:
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError, RecursionError) as error:
         raise BadInput(f"{file}: not a record ({error})") from error
     return decode_record(data, str(file))

@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import msgspec
 
 from testbed import faults, workloads
-from testbed.scenario import Expect, Scenario, Sidecar, Sizes, Where
+from testbed.scenario import CallSpec, Expect, PrefetchStop, Scenario, Sidecar, Sizes, Where
 from testbed.topology import Topology
-from testbed.workloads.scripted import StorageSpec, TransferSpec
+from testbed.workloads.scripted import PrefetchSpec, StorageSpec, TransferSpec
 
 
 class Key(NamedTuple):
@@ -32,10 +32,13 @@ def every_key() -> list[Key]:
         "topology": Topology,
         "sizes": Sizes,
         "sidecars[]": Sidecar,
+        "calls[]": CallSpec,
+        "prefetch": PrefetchStop,
         "expect": Expect,
         **{f"workload {name}": struct for name, struct in workloads.structs().items()},
         "scripted writes[], loads[]": TransferSpec,
         "scripted storage[]": StorageSpec,
+        "scripted prefetches[]": PrefetchSpec,
         **{f"fault {name}": struct for name, struct in faults.structs().items()},
     }
     return [key for of, struct in objects.items() for key in _keys(of, struct)]

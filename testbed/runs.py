@@ -8,6 +8,7 @@ it. A ``RunStore`` is one folder ``<root>/<time>/`` per session (a command, or a
     <root>/latest                                     symbolic link to the newest session
 """
 
+import glob
 import os
 import re
 import time
@@ -19,10 +20,11 @@ import msgspec
 
 from testbed import faults, record, subjects, workloads
 from testbed.device import gpus
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief, naming, shortened
 from testbed.oracles import REGISTRY, check_claims, judge
 from testbed.record import RunRecord
 from testbed.scenario import Expect, Scenario
+from testbed.topology import MAX_RANKS
 from testbed.verdict import Verdict
 
 DEFAULT_WORLD = 4
@@ -32,6 +34,7 @@ VERDICT_FILE = "verdict.json"
 LOST = "not-kept"
 
 _NAME_LIMIT = 180
+"""Bytes: a file system allows 255, and counts are put behind the name."""
 
 
 class RunsCases(Protocol):
@@ -86,7 +89,8 @@ class RunStore:
 
 def file_name(case_id: str) -> str:
     """The case id with whatever does not belong into a file name replaced, cut to a sane length."""
-    return re.sub(r"[^\w.=@+-]", "_", case_id)[:_NAME_LIMIT]
+    fit = re.sub(r"[^\w.=@+-]", "_", case_id).encode(errors="replace")[:_NAME_LIMIT]
+    return fit.decode(errors="ignore")
 
 
 def _new_folder(path: Path) -> Path:
@@ -121,6 +125,12 @@ class RunResult:
         return not self.why_not
 
 
+def check_world(world: int, option: str) -> None:
+    """Raise BadInput for a number of hosts that no fleet has; ``option`` is where it was given."""
+    if not 1 <= world <= MAX_RANKS:
+        raise BadInput(f"{option} is {brief(world)}: give a whole number from 1 to {MAX_RANKS}")
+
+
 def check_backend(backend: str | None, device: str | None) -> None:
     """Raise EnvironmentFault if a GPU is asked for and there is none; None stands for what a
     scenario says.
@@ -141,29 +151,37 @@ def _check_hardware(scenario: Scenario) -> None:
         )
 
 
-def prepare(scenario: Scenario) -> None:
+def prepare(scenario: Scenario, where: str = "") -> None:
     """Check all that can be checked before a rank is forked, and fetch the subject's sources.
 
+    where: the file it was read from, for what is told; without one its name is.
+
     Raises BadInput for an unknown subject, release, fault, workload, selector or claim, for a
-    broken trace file and for more ranks than NCCL has GPUs, EnvironmentFault for a release that
-    cannot be fetched and where a GPU is wanted and there is none.
+    broken trace file, for a fault that can never take effect and for more ranks than NCCL has GPUs;
+    EnvironmentFault for a release that cannot be fetched, and where a GPU is wanted and there is
+    none.
     """
-    _check_hardware(scenario)
-    faults.check(scenario)
-    workloads.parse(scenario)
-    check_claims(scenario.claims)
-    _check_expectations(scenario)
-    subjects.prepare(scenario.subject)
+    with naming(where or f"scenario {shortened(scenario.name)}"):
+        _check_hardware(scenario)
+        _check_sidecars(scenario)
+        plan = workloads.parse(scenario)
+        faults.check(scenario, plan)
+        check_claims(scenario.claims)
+        _check_expectations(scenario)
+        subjects.prepare(scenario.subject)
+        subjects.check_calls(scenario.subject, (spec.call for spec in scenario.calls))
+
+
+def _check_sidecars(scenario: Scenario) -> None:
+    if scenario.sidecars and not scenario.storage:
+        raise BadInput('sidecars are listed but storage is off: set "storage": true')
 
 
 def _check_expectations(scenario: Scenario) -> None:
     stated = scenario.expect if isinstance(scenario.expect, list) else [scenario.expect]
     for oracle in (expect.oracle for expect in stated if expect.oracle is not None):
         if oracle not in REGISTRY:
-            raise BadInput(
-                f"scenario {scenario.name}: expect.oracle is {oracle!r}: "
-                f"give one of {', '.join(REGISTRY)}"
-            )
+            raise BadInput(f"expect.oracle is {brief(oracle)}: give one of {', '.join(REGISTRY)}")
 
 
 def execute(fleet: RunsCases, scenario: Scenario, store: RunStore) -> RunResult:
@@ -234,25 +252,37 @@ def _ranks(ranks: list[int] | tuple[int, ...] | None) -> str | None:
 
 
 def find_run(named: str, root: Path = DEFAULT_ROOT) -> Path:
-    """A recorded run by its folder, its record file, or its case id in the latest session.
-
-    Raises BadInput if there is none.
+    """A recorded run by its folder, its record file, or its case id in the latest session; or the
+    folder of a session that has but one. Raises BadInput if there is none, or several.
     """
-    # Resolved: the next session takes the link away.
-    newest = (root / LATEST).resolve()
-    for path in (Path(named), newest / "runs" / file_name(named)):
-        if path.is_file() or (path / record.RECORD_FILE).is_file():
-            return path
-    raise BadInput(
-        f"{named}: no recorded run (give its folder, its {record.RECORD_FILE}, "
-        f"or a case id under {root / LATEST / 'runs'})"
-    )
+    found = find_runs(named, root)
+    if len(found) > 1:
+        raise BadInput(
+            f"{named}: a session of {len(found)} runs, one is wanted here: "
+            f"give its folder, such as {found[0]}"
+        )
+    return found[0]
 
 
 def find_runs(named: str, root: Path = DEFAULT_ROOT) -> list[Path]:
-    """As ``find_run``; a session's folder stands for all its runs. Raises BadInput."""
-    inside = sorted(Path(named).glob(f"runs/*/{record.RECORD_FILE}"))
-    return [file.parent for file in inside] or [find_run(named, root)]
+    """A recorded run, as ``find_run``; a session's folder stands for all its runs. Raises BadInput
+    if there is none.
+    """
+    # Not Path.glob(), not Path.is_file(): they raise for a name too long.
+    kept = f"runs/*/{record.RECORD_FILE}"
+    inside = [] if "\0" in named else sorted(glob.glob(kept, root_dir=named))
+    if inside:
+        return [(Path(named) / file).parent for file in inside]
+    # Resolved: the next session takes the link away.
+    newest = (root / LATEST).resolve()
+    for path in (Path(named), newest / "runs" / file_name(named)):
+        if os.path.isfile(path) or os.path.isfile(path / record.RECORD_FILE):
+            return [path]
+    raise BadInput(
+        f"{shortened(named)}: no recorded run "
+        f"(give its folder, its {record.RECORD_FILE}, a session's folder, "
+        f"or a case id under {root / LATEST / 'runs'})"
+    )
 
 
 def shown(path: Path) -> str:

@@ -13,13 +13,19 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief, shortened
 from testbed.topology import Topology
 from testbed.verdict import Outcome
 
 MAX_STEPS = 100_000
 MAX_SEED = (1 << 63) - 1
 MAX_DEADLINE_MS = 600_000
+MAX_NUMBER = (1 << 31) - 1
+"""Of any other number in a scenario file, above and below zero."""
+MAX_NESTED = 12
+"""Objects and lists inside one another in a workload or a fault."""
+MAX_POOL_VALUES = 1 << 28
+"""int32 values of one pool of all ranks together: 1 GiB."""
 
 Where = Literal["leader", "followers", "all"] | dict[str, int | list[int]]
 """Which ranks: a role, or any of pp, tp, cp, rank with a number or a list of them."""
@@ -42,6 +48,10 @@ class Sidecar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     on: Where = "all"
 
+    def __post_init__(self) -> None:
+        _check_word("name", self.name)
+        check_plain("on", self.on)
+
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a run must end in, and why.
@@ -62,6 +72,12 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tp: list[int] | None = None
     cp: list[int] | None = None
 
+    def __post_init__(self) -> None:
+        for key in ("step", "ranks", "pp", "tp", "cp"):
+            check_plain(key, getattr(self, key))
+        if self.deadline_ms is not None:
+            _within("deadline_ms", self.deadline_ms, 1, MAX_DEADLINE_MS)
+
     def applies(self, subject: str, topology: Topology) -> bool:
         """Whether this expectation speaks of that subject at that topology."""
         globs = [self.subject] if isinstance(self.subject, str) else self.subject
@@ -71,16 +87,45 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return all(allowed is None or size in allowed for allowed, size in axes)
 
 
+Call = Literal["flush", "write-back", "storage-drain", "prefetch-check", "load-back-poll"]
+
+
+class CallSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the ranks' loop calls of the subject besides its check, after it, in each step from
+    ``from_step`` to before ``until_step`` (null: to the end).
+
+    call: ``flush``; ``write-back`` (the write check that waits); ``storage-drain``;
+    ``prefetch-check`` (for each request that waits for its prefetch, until the answer is yes);
+    ``load-back-poll`` (for each load, likewise). only: keys of the requests or loads it is about.
+    """
+
+    call: Call
+    from_step: int = 0
+    until_step: int | None = None
+    on: Where = "all"
+    only: list[str] | None = None
+
+
+class PrefetchStop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a prefetch check stops a prefetch. timeout_steps: of the policy ``timeout``."""
+
+    policy: Literal["best_effort", "wait_complete", "timeout"] = "best_effort"
+    timeout_steps: int = 3
+
+
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One case.
 
-    steps: scheduler steps. workload / faults: plain objects, see ``workloads`` and ``faults``.
+    report: where what the scenario puts a subject through was published: issue or pull request
+    numbers, of sgl-project/sglang unless a repository is named. The matrix runs those that have
+    one. steps: scheduler steps. workload / faults: plain objects, see ``workloads`` and ``faults``.
     traffic: the ranks also carry a model's traffic, see ``workloads.traffic``. backend: what that
     traffic goes over; nccl needs a GPU per rank, and carries it whether ``traffic`` says so or not.
     device: where the pools and the events are; on cuda ranks may share a GPU. agree_on: what the
     agreement goes over; nccl takes tensors on the GPU and groups that know no tags.
     claims: promises held against the subject besides its own: ``"budget:<protocol>"``,
-    ``"stage-local"``. progress_within: steps within which work that is ready must be completed.
+    ``"stage-local"``. calls: what the loop calls besides the check. prefetch: the stop policy of
+    its prefetch checks. progress_within: steps within which work that is ready must be completed.
     deadline_ms: wall time without any progress of any rank, before it is a hang.
     expect: one expectation or several, the first that applies counts; none means ``ok``.
     """
@@ -89,6 +134,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     topology: Topology
     workload: dict[str, Any]
     comment: str = ""
+    report: str = ""
     subject: str = "batched"
     steps: int = 8
     seed: int = 0
@@ -98,6 +144,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     sizes: Sizes = Sizes()
     faults: list[dict[str, Any]] = []
     claims: list[str] = []
+    calls: list[CallSpec] = []
+    prefetch: PrefetchStop = PrefetchStop()
     progress_within: int = 2
     deadline_ms: int = 10_000
     backend: Literal["gloo", "nccl"] = "gloo"
@@ -106,8 +154,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     expect: Expect | list[Expect] = []
 
     def __post_init__(self) -> None:
-        if not self.name or any(char in self.name for char in "/\\ \t\n"):
-            raise ValueError(f"name is {self.name!r}: give a word without blanks or slashes")
+        _check_word("name", self.name)
         _within("steps", self.steps, 1, MAX_STEPS)
         _within("deadline_ms", self.deadline_ms, 1, MAX_DEADLINE_MS)
         _within("seed", self.seed, 0, MAX_SEED)
@@ -119,6 +166,13 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         _within("progress_within", self.progress_within, 1, MAX_STEPS)
         for key in self.sizes.__struct_fields__:
             _within(f"sizes.{key}", getattr(self.sizes, key), 1, 1 << 20)
+        sizes = self.sizes
+        values = sizes.layers * sizes.heads * sizes.head_dim
+        values *= max(sizes.device_pages, sizes.host_pages)
+        if values > MAX_POOL_VALUES:
+            raise ValueError(f"sizes come to {values} values a pool: at most {MAX_POOL_VALUES}")
+        check_plain("workload", self.workload)
+        check_plain("faults", self.faults)
 
     @property
     def case_id(self) -> str:
@@ -155,12 +209,36 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         try:
             return msgspec.structs.replace(self, **changes)
         except ValueError as error:
-            raise BadInput(f"scenario {self.name}: {error}") from error
+            raise BadInput(f"scenario {shortened(self.name)}: {error}") from error
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise ValueError(f"{name} is {value}: give a whole number from {low} to {high}")
+        raise ValueError(f"{name} is {brief(value)}: give a whole number from {low} to {high}")
+
+
+def _check_word(name: str, value: str) -> None:
+    unfit = any(char in "/\\" or char.isspace() or not char.isprintable() for char in value)
+    if not value or unfit:
+        raise ValueError(f"{name} is {brief(value)}: give a word without blanks or slashes")
+
+
+def check_plain(where: str, value: Any) -> None:
+    """Raise ValueError for a number past MAX_NUMBER or objects nested past MAX_NESTED in plain JSON
+    values; ``where`` is what they are called.
+    """
+    waiting = [(where, value, 0)]
+    while waiting:
+        where, value, depth = waiting.pop()
+        if depth > MAX_NESTED:
+            raise ValueError(f"{shortened(where)} is nested more than {MAX_NESTED} deep: unfold it")
+        if isinstance(value, dict):
+            waiting += [(f"{where}.{key}", item, depth + 1) for key, item in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{where}[{at}]", item, depth + 1) for at, item in enumerate(value)]
+        elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
+            limits = f"give a number from -{MAX_NUMBER} to {MAX_NUMBER}"
+            raise ValueError(f"{shortened(where)} is {brief(value)}: {limits}")
 
 
 def select(where: Where, topology: Topology) -> frozenset[int]:
@@ -174,11 +252,11 @@ def select(where: Where, topology: Topology) -> frozenset[int]:
         return frozenset(ranks) - frozenset(topology.leaders)
     if not isinstance(where, dict) or not where:
         raise BadInput(
-            f"'on' is {where!r}: give leader, followers, all, or any of pp, tp, cp, rank"
+            f"'on' is {brief(where)}: give leader, followers, all, or any of pp, tp, cp, rank"
         )
     for key in where:
         if key not in ("pp", "tp", "cp", "rank"):
-            raise BadInput(f"'on' has the unknown key {key!r}: give any of pp, tp, cp, rank")
+            raise BadInput(f"'on' has the unknown key {brief(key)}: give any of pp, tp, cp, rank")
 
     def matches(rank: int) -> bool:
         at = topology.coords(rank)._asdict() | {"rank": rank}
@@ -240,8 +318,12 @@ def load(path: Path) -> Scenario:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
     try:
         data = msgspec.json.decode(text)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{path}: cannot be read ({error})") from error
     except msgspec.DecodeError as error:
         raise BadInput(f"{path}: is not JSON ({error})") from error
+    except RecursionError as error:
+        raise BadInput(f"{path}: is nested too deep to be read: unfold it") from error
     return from_object(data, str(path))
 
 

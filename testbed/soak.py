@@ -7,7 +7,8 @@ rank is speed alone. On a sound protocol it must end ``ok``; whatever else it en
 the protocol or of an oracle. Hypothesis shrinks the first finding and it is saved as a scenario
 file that replays. With a planted bug as subject the same hunt shows that it can find something.
 
-Exit status 0 if nothing was found, 1 if something was, 3 if the environment failed.
+Exit status 0 if nothing was found, 1 if something was, 2 for bad input, 3 if the environment
+failed.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from hypothesis import strategies as st
 from testbed import subjects
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.oracles import judge
-from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, prepare
+from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, check_world, prepare
 from testbed.scenario import Scenario, Sidecar, from_object, to_object
 from testbed.topology import Topology
 from testbed.verdict import Outcome, Verdict
@@ -172,6 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = options.subject.split(",")
     status = 0
     try:
+        check_world(options.world, "--world")
         for name in names:
             subjects.check(name)
         with Fleet(options.world) as fleet:

@@ -9,7 +9,7 @@ is a deadlock. Told at the end: milliseconds from the fault to the verdict and t
 next case, resident memory of the hosts, zombies, and what lies in shared memory and in the fleet's
 folder.
 
-Exit status 0 if all was as it must be, 1 if not, 3 if the environment failed.
+Exit status 0 if all was as it must be, 1 if not, 2 for bad input, 3 if the environment failed.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from typing import Any
 
 from tabulate import tabulate
 
-from testbed.errors import EnvironmentFault
+from testbed.errors import BadInput, EnvironmentFault
 from testbed.oracles import judge
 from testbed.record import RunRecord
-from testbed.runs import DEFAULT_WORLD
+from testbed.runs import DEFAULT_WORLD, check_world
 from testbed.scenario import Scenario
 from testbed.topology import Topology
 from testbed.trace.events import About, Fired
@@ -190,7 +190,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--world", type=int, default=DEFAULT_WORLD, metavar="N")
     options = parser.parse_args(argv)
     try:
+        check_world(options.world, "--world")
         tallies, before, after = soak(options.world, options.rounds)
+    except BadInput as error:
+        print(f"soak_faults: {error}", file=sys.stderr)
+        return 2
     except EnvironmentFault as error:
         print(f"soak_faults: {error}", file=sys.stderr)
         return 3

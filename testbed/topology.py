@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 
 MAX_RANKS = 256
 
@@ -61,16 +61,17 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         for axis in ("pp", "tp", "cp"):
             size = getattr(self, axis)
             if size < 1:
-                raise BadInput(f"topology.{axis} is {size!r}: give a whole number from 1 on")
+                raise BadInput(f"topology.{axis} is {brief(size)}: give a whole number from 1 on")
         if self.size > MAX_RANKS:
-            raise BadInput(f"topology {self} has {self.size} ranks: at most {MAX_RANKS} are run")
+            told = brief(f"pp{self.pp}tp{self.tp}cp{self.cp}")
+            raise BadInput(f"topology {told} has too many ranks: at most {MAX_RANKS} are run")
 
     @classmethod
     def parse(cls, text: str) -> "Topology":
         """``"pp2tp2"`` or ``"pp2tp1cp2"`` -> Topology. Raises BadInput."""
-        match = re.fullmatch(r"pp(\d+)tp(\d+)(?:cp(\d+))?", text)
+        match = re.fullmatch(r"pp(\d{1,9})tp(\d{1,9})(?:cp(\d{1,9}))?", text)
         if match is None:
-            raise BadInput(f"topology {text!r}: write it as pp2tp2 or pp2tp1cp2")
+            raise BadInput(f"topology {brief(text)}: write it as pp2tp2 or pp2tp1cp2")
         return cls(int(match[1]), int(match[2]), int(match[3] or 1))
 
     def __str__(self) -> str:
@@ -81,12 +82,16 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         """Number of ranks."""
         return self.pp * self.tp * self.cp
 
-    def check_fits(self, world: int, oversubscribe: bool) -> None:
-        """Raise BadInput if a fleet of ``world`` hosts has too few of them for this topology."""
+    def check_fits(
+        self, world: int, oversubscribe: bool, remedy: str = "raise its world, or oversubscribe it"
+    ) -> None:
+        """Raise BadInput if a fleet of ``world`` hosts has too few of them for this topology.
+
+        remedy: what to do, in the words of the place where the user gave the world.
+        """
         if self.size > world and not oversubscribe:
             raise BadInput(
-                f"topology {self} needs {self.size} ranks, the fleet has {world}:"
-                " raise WORLD or pass --oversubscribe"
+                f"topology {self} needs {self.size} ranks, the fleet has {world}: {remedy}"
             )
 
     def rank(self, pp: int, cp: int, tp: int) -> int:

@@ -26,6 +26,7 @@ class FakeFleet:
         self.oversubscribe = oversubscribe
         self.ran: list[Scenario] = []
         self.closed = False
+        self.lost = ""
 
     def __enter__(self) -> "FakeFleet":
         return self
@@ -36,6 +37,10 @@ class FakeFleet:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """There is nothing to end."""
         self.closed = True
 
     def run(self, scenario: Scenario) -> RunRecord:

@@ -23,7 +23,7 @@ from testbed.trace.recorder import ListRecorder
 from testbed.trace.shim import Shim
 
 MINIMAL = ("separate", "batched", "fused")
-RELEASES = tuple(f"sglang=={version}" for version in subjects.RELEASES)
+RELEASES = ("sglang==0.5.16", "sglang==0.5.18", "sglang==0.5.19", "sglang==0.5.23")
 ALONE = Groups(Topology(), 0)
 RANK_LIMIT_S = 60
 
@@ -93,11 +93,10 @@ class Rig:
 
     def prefetch(self, anchor: Node, tokens_found: int = 0) -> PrefetchOperation:
         """A storage query below ``anchor`` that came back with ``tokens_found``."""
-        operation = PrefetchOperation(
-            self.controller.next_operation_id(), "r0", anchor.id, (901, 902), tokens_found
-        )
+        operation = self.controller.begin_prefetch(anchor, "r0", (901, 902))
+        operation.found_tokens = tokens_found
         self.subject.track_prefetch(operation)
-        self.controller.prefetch_hit_queue.put(operation, key="p0")
+        self.controller.answer_prefetch(operation)
         return operation
 
     def step(self, times: int = 1) -> None:

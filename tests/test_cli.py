@@ -89,8 +89,8 @@ def test_subject_and_sizes_replace_the_scenarios_own(folder: Path) -> None:
 def test_a_topology_larger_than_the_world_is_bad_input(folder: Path, capsys: Capture) -> None:
     said = fails_with_one_line(capsys, "run", write(folder, scenario(topology="pp8tp8")))
     assert said == (
-        "testbed: topology pp8tp8 needs 64 ranks, the fleet has 4: "
-        "raise WORLD or pass --oversubscribe\n"
+        "testbed: null.json: topology pp8tp8 needs 64 ranks, the fleet has 4: "
+        "raise --world or pass --oversubscribe\n"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from testbed import faults
+from testbed import faults, workloads
 from testbed.errors import BadInput
 from testbed.events import Clock
 from testbed.faults.helper import fork_helper, gone
@@ -399,6 +399,10 @@ def test_every_kind_is_listed_with_what_it_does() -> None:
     assert all(faults.available().values())
 
 
+def check(case: Scenario) -> None:
+    faults.check(case, workloads.parse(case))
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -410,7 +414,7 @@ def test_every_kind_is_listed_with_what_it_does() -> None:
 def test_a_fault_with_nothing_to_take_hold_of_is_refused(given: dict[str, Any], told: str) -> None:
     case = Scenario(name="c", topology=Topology(), workload=SCRIPT, faults=[given])
     with pytest.raises(BadInput, match=told):
-        faults.check(case)
+        check(case)
 
 
 def test_an_extra_pool_needs_a_name_of_its_own() -> None:
@@ -424,7 +428,7 @@ def test_an_extra_pool_needs_a_name_of_its_own() -> None:
         sidecars=[Sidecar("swa")],
     )
     with pytest.raises(BadInput, match="'swa' is a sidecar's"):
-        faults.check(case)
+        check(case)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def test_crash(check):
 
 @pytest.fixture(autouse=True)
 def _found_from_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MAKELEVEL", raising=False)  # `make test` runs these tests too
     monkeypatch.setenv("PYTHONPATH", str(catalog.BUILTIN.parents[1]))
 
 
@@ -74,7 +75,15 @@ def test_a_topology_that_does_not_fit_is_skipped_and_says_so(own: pytest.Pyteste
     own.makepyfile(TWO_CASES)
     run = own.runpytest("-rs")
     run.assert_outcomes(passed=4, skipped=2)
-    run.stdout.fnmatch_lines(["*topology pp4tp2 needs 8 ranks, the fleet has 4*"])
+    run.stdout.fnmatch_lines(["*topology pp4tp2 needs 8 ranks, the fleet has 4: raise --world or*"])
+
+
+def test_under_make_what_does_not_fit_is_told_in_makes_words(
+    own: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAKELEVEL", "1")
+    own.makepyfile(TWO_CASES)
+    own.runpytest("-rs").stdout.fnmatch_lines(["*the fleet has 4: raise WORLD="])
 
 
 def test_options_choose_subject_and_sizes(own: pytest.Pytester) -> None:
@@ -140,6 +149,31 @@ def test_a_fleet_that_cannot_start_ends_the_session(
     run.stdout.fnmatch_lines(["*Exit: testbed: torchrun was not found*"])
 
 
+NO_FLEET = """
+import pytest
+from testbed import pytest_plugin
+from testbed.errors import EnvironmentFault
+pytest_plugins = ["testbed.pytest_plugin"]
+
+def no_fleet(world, *, oversubscribe, port):
+    raise EnvironmentFault("torchrun was not found")
+
+pytest_plugin.Fleet = no_fleet
+"""
+
+
+def test_a_workers_fleet_that_cannot_start_ends_the_session_in_the_same_words(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(NO_FLEET)
+    pytester.makepyfile(CRASH + CRASH.replace("test_crash", "test_again"))
+    run = pytester.runpytest_subprocess("-n", "2")
+    assert run.ret == 3
+    run.stdout.fnmatch_lines(["*Exit: testbed: torchrun was not found*"])
+    run.stdout.no_fnmatch_line("*INTERNALERROR*")
+    run.stdout.no_fnmatch_line("*Traceback*")
+
+
 def test_workers_rows_reach_one_table_in_the_order_of_one_process(own: pytest.Pytester) -> None:
     own.makepyfile(TWO_CASES)
     own.runpytest("--pp", "2").assert_outcomes(passed=4)
@@ -165,7 +199,8 @@ def test_where_runs_are_kept_can_be_chosen(own: pytest.Pytester) -> None:
     ("options", "says"),
     [
         (["--subject", "nonesuch"], "*nonesuch*"),
-        (["--world", "0"], "*--world is 0: give a whole number from 1 on"),
+        (["--world", "0"], "*--world is 0: give a whole number from 1 to 256"),
+        (["--world", "257"], "*--world is 257: give a whole number from 1 to 256"),
         (["--pp", "4", "--tp", "2"], "*topology pp4tp2 needs 8 ranks, the fleet has 4*"),
         (["--pp", "0"], "*topology.pp is 0: give a whole number from 1 on"),
     ],

@@ -63,7 +63,9 @@ def test_storage_queues_are_drained_on_every_rank(name: str, tmp_path: Path) -> 
     events = run_ranks(Topology(pp=2, tp=2), name, body, tmp_path, storage=True)
 
     taken = [[event.queue for event in of_kind(rank, Take)] for rank in events]
-    assert taken == [["prefetch", "backup"]] * 4
+    # Up to 0.5.17 a query that found too little comes back in a queue of its own.
+    answers = "revoke" if name == "sglang==0.5.16" else "prefetch"
+    assert taken == [[answers, "backup"]] * 4
 
 
 @pytest.mark.parametrize("name", SEED)

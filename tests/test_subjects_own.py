@@ -1,5 +1,6 @@
 """A subject of one's own, by ``package.module:Class``: how it is found, and that it runs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,11 @@ from cases.wrong_uses.correct import OBJECTS
 from testbed import subjects
 from testbed.errors import BadInput
 from testbed.subjects import own
+from testbed.subjects.base import Subject
+from testbed.trace.events import Query
+from tests.rig import Rig, of_kind
+
+PAGE = Path(__file__).parents[1] / "docs" / "own_subject.md"
 
 
 def test_only_a_module_and_a_name_in_it_is_a_subject_of_ones_own() -> None:
@@ -32,3 +38,25 @@ def test_its_file_is_known_so_that_what_it_raises_is_not_taken_for_the_testbeds(
     assert Path(subjects.source(OBJECTS.where)).name == "correct.py"
     assert subjects.source("batched") == ""
     assert subjects.source("bug:no-copy") == ""
+
+
+def test_the_example_of_the_page_runs_and_agrees_twice_in_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "mine.py").write_text(example)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    rig = Rig("mine:make")
+    rig.write([1], ready_after=5)
+    rig.step()
+
+    assert len(of_kind(rig.recorder.events, Query)) == 2
+    assert len([line for line in example.splitlines() if line]) <= 10
+
+
+def test_the_page_names_every_member_of_the_face() -> None:
+    named = set(re.findall(r"`(\w+)[(`]", PAGE.read_text()))
+
+    members = {name for name in vars(Subject) if not name.startswith("_")} | {"promises", "calls"}
+    assert members <= named

@@ -243,7 +243,7 @@ def test_requests_are_read_from_the_head_of_the_real_trace() -> None:
         ({"kind": "scripted", "backup_after": -1}, "backup_after is -1"),
         ({"kind": "prefill", "lengths": [5]}, "requests"),
         ({"kind": "prefill", "lengths": [], "requests": 1}, "lengths is []"),
-        ({"kind": "prefill", "lengths": [5], "requests": 0}, "no request"),
+        ({"kind": "prefill", "lengths": [5], "requests": 0}, "workload.requests is 0"),
         ({"kind": "prefill", "lengths": [5000], "requests": 1}, "313 pages"),
         ({"kind": "prefill", "lengths": [5], "requests": 1, "per_step": 0}, "per_step is 0"),
         ({"kind": "prefill", "lengths": [5], "requests": 1, "ready_after": [3, 1]}, "ready_after"),

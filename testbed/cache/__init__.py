@@ -6,7 +6,8 @@ Decides nothing about other ranks: no process group and no protocol may be known
 
 from testbed.cache.contents import Shard, shard_of
 from testbed.cache.kv import Inserted, KVCache, Match, Transfer
-from testbed.cache.transfers import Ack, PrefetchOperation, RecordedQueue, TransferController
+from testbed.cache.prefetch import PrefetchKey, PrefetchOperation
+from testbed.cache.transfers import Ack, RecordedQueue, TransferController
 from testbed.cache.tree import Node
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "KVCache",
     "Match",
     "Node",
+    "PrefetchKey",
     "PrefetchOperation",
     "RecordedQueue",
     "Shard",

@@ -387,6 +387,32 @@ class KVCache:
             at += len(step.blocks)
         return transfer
 
+    def insert_on_host(
+        self, anchor: Node, blocks: Sequence[int], pages: torch.Tensor, key: str
+    ) -> int:
+        """Pages that came from storage, below ``anchor``, for the request ``key``: what of them is
+        not in the tree yet becomes a node on host. Checks its bytes, records Complete.
+
+        blocks: their blocks. pages: host page indices, int64, one a block. Returns how many of them
+        the tree did not take, from the first on: it has these blocks already, or has no host copy
+        to hang the rest below. The caller frees those.
+        """
+        blocks = tuple(blocks)
+        above = tuple(block for step in reversed(list(anchor.to_root())) for block in step.blocks)
+        path, matched = self.tree.walk(above + blocks)
+        if matched < sum(len(step.blocks) for step in path):
+            path = self._touched_path(above + blocks[: matched - len(above)])
+        known = matched - len(above)
+        bad = self.contents.bad_pages(self.host.read(pages), blocks)
+        self._recorder.add(Complete, "prefetch", key, True, bad)
+        parent = path[-1] if path else self.root
+        if known == len(blocks) or not (parent is self.root or parent.backed_up):
+            return len(blocks)
+        node = self.tree.add(parent, blocks[known:])
+        self._touch(node)
+        self._set_host(node, pages[known:])
+        return known
+
     def transfer(self, queue: str, ack_id: int) -> Transfer | None:
         """The transfer in flight under this ACK id, if there is one."""
         return self._transfers.get((queue, ack_id))

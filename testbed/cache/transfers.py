@@ -7,8 +7,8 @@ the storage control queues are ``queue.Queue``s; ``mem_pool_host`` speaks in tok
 
 import queue
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,9 +16,10 @@ import torch
 
 from testbed.cache.kv import KVCache, Transfer
 from testbed.cache.pools import HostPools, PagePool
+from testbed.cache.prefetch import PrefetchKey, PrefetchOperation
 from testbed.cache.tree import Node
-from testbed.events import Readiness, ScriptedEvent, block_for_ever
-from testbed.trace.events import Block, Start, Take
+from testbed.events import FakeEvent, Readiness, ScriptedEvent, block_for_ever
+from testbed.trace.events import Block, Start, Sync, Synced, Take
 from testbed.trace.recorder import HasStep, Recorder
 
 # A subject asks no event of this one; it is recorded nowhere.
@@ -41,12 +42,19 @@ class _Keyed(NamedTuple):
 
 class RecordedQueue(queue.Queue[Any]):
     """A storage control queue of one single-threaded rank. Records every item taken, and a wait for
-    an item that nobody will ever put: that wait truly blocks."""
+    an item that nobody will ever put: that wait truly blocks.
 
-    def __init__(self, name: str, recorder: Recorder) -> None:
+    hasten: has storage bring what it is about to, as time would while the rank waits; returns
+    whether there was anything under way.
+    """
+
+    def __init__(
+        self, name: str, recorder: Recorder, hasten: Callable[[], bool] = lambda: False
+    ) -> None:
         super().__init__()
         self.name = name
         self._recorder = recorder
+        self._hasten = hasten
         self._unnamed = 0
 
     def put(
@@ -64,6 +72,9 @@ class RecordedQueue(queue.Queue[Any]):
         if self.empty():
             if not block or timeout is not None:
                 raise queue.Empty
+            while self.empty() and self._hasten():
+                pass
+        if self.empty():
             self._recorder.add(Block, self.name)
             block_for_ever()
         taken: _Keyed = super().get(block=False)
@@ -79,42 +90,6 @@ class RecordedQueue(queue.Queue[Any]):
         return [held.item for held in list(self.queue)]
 
 
-class StorageRequest(NamedTuple):
-    """Who asked for a prefetch, as later releases hold it in ``operation.handle``."""
-
-    rid: str
-
-
-@dataclass(eq=False)
-class PrefetchOperation:
-    """A storage query for the pages that follow a node. ``node_id``: its anchor, host-locked while
-    the prefetch is pending. storage_hit_count: tokens found. Field names as in SGLang."""
-
-    id: int
-    request_id: str
-    node_id: int
-    prefetch_key: tuple[int, ...]
-    storage_hit_count: int = 0
-    completed_tokens: int = 0
-    hash_value: list[str] = field(default_factory=list)
-    all_hash_values: list[str] | None = None
-    host_indices: torch.Tensor | None = None
-    pool_transfers: list[Any] | None = None
-    deadline_expired: bool = False
-    stats_requested_tokens: int = 0
-    stats_total_tokens: int = 0
-    storage_start: int = 0
-
-    @property
-    def handle(self) -> StorageRequest:
-        """The request, as releases from 0.5.20 on name it."""
-        return StorageRequest(self.request_id)
-
-    def is_terminated(self) -> bool:
-        """Scripted requests are never aborted."""
-        return False
-
-
 @dataclass(eq=False)
 class BackupOperation:
     """Host pages on their way to storage; in ``ack_backup_queue`` once they are there. node_key: of
@@ -128,6 +103,31 @@ class BackupOperation:
     completed_tokens: int
 
 
+class LoadDone(NamedTuple):
+    """What is held of one load for whoever waits for it."""
+
+    finish_event: ScriptedEvent
+
+
+class LayerDone(NamedTuple):
+    """Loads in the order in which they were begun, as SGLang's counter of loaded layers holds them.
+
+    places: a load's key -> its place among ``events``, which is its consumer index.
+    """
+
+    places: dict[str, int]
+    events: list[LoadDone]
+
+    def add(self, key: str, event: ScriptedEvent) -> None:
+        """One more load."""
+        self.places[key] = len(self.events)
+        self.events.append(LoadDone(event))
+
+    def consumer_index(self, key: str) -> int:
+        """The place of a load; -1, as for a request without one, where it was not begun."""
+        return self.places.get(key, -1)
+
+
 Gate = Callable[[str, str], bool]
 """(queue, key) -> whether the transfer is refused, as after a failed allocation."""
 Reshape = Callable[[str, str, Readiness], Readiness]
@@ -139,7 +139,11 @@ class TransferController:
 
     gates / reshapes: hooks for faults. make_ack: builds an ACK from keyword arguments start_event,
     finish_event, node_ids, num_tokens; a subject may plug in its own. backup_after: steps from
-    ``write_storage`` to its ACK.
+    ``write_storage`` to its ACK. revokes: a storage query that found too little comes back as a
+    request id in ``prefetch_revoke_queue``, as up to SGLang 0.5.17, not with the hits.
+    allocates_first: host pages of a prefetch are allocated before storage is asked, as up to
+    0.5.15. make_prefetch_ack: builds an ACK of pages that arrived from keyword arguments rid,
+    operation, completed_tokens, completed_req; None: the operation itself is told at once.
     """
 
     def __init__(
@@ -154,13 +158,17 @@ class TransferController:
         self.cache = cache
         self.make_ack: Callable[..., Any] = Ack
         self.backup_after = backup_after
+        self.revokes = False
+        self.allocates_first = False
+        self.make_prefetch_ack: Callable[..., Any] | None = None
         self.gates: list[Gate] = []
         self.reshapes: list[Reshape] = []
         self.ack_write_queue: list[Any] = []
         self.ack_load_queue: list[Any] = []
         self.prefetch_hit_queue = RecordedQueue("prefetch", recorder)
-        self.ack_prefetch_queue = RecordedQueue("prefetch-ack", recorder)
-        self.ack_backup_queue = RecordedQueue("backup", recorder)
+        self.prefetch_revoke_queue = RecordedQueue("revoke", recorder)
+        self.ack_prefetch_queue = RecordedQueue("prefetch-ack", recorder, self._hasten_fetch)
+        self.ack_backup_queue = RecordedQueue("backup", recorder, self._hasten_backup)
         self.host_mem_release_queue = RecordedQueue("release", recorder)
         self.extra_host_mem_release_queues = {
             name: RecordedQueue(f"sidecar:{name}", recorder) for name in sidecars
@@ -168,6 +176,8 @@ class TransferController:
         self.prefetch_buffer: queue.Queue[Any] = queue.Queue()
         self.prefetch_tokens_occupied = 0
         self.prefetches: dict[str, PrefetchOperation] = {}
+        self.pp_prefetch_decisions: dict[str, Any] = {}
+        self.layer_done_counter = LayerDone({}, [])
         self.mem_pool_host = HostPools(
             cache.host,
             {
@@ -182,8 +192,14 @@ class TransferController:
         self._recorder = recorder
         self._in_flight: list[Transfer] = []
         self._backups: list[BackupOperation] = []
+        self._fetching: list[PrefetchOperation] = []
         self._keys: Counter[tuple[str, str]] = Counter()
         self._last_operation_id = 0
+
+    @property
+    def now(self) -> float:
+        """The time, a second a scheduler step."""
+        return float(self._clock.step)
 
     # Transfers between the pools
 
@@ -232,6 +248,8 @@ class TransferController:
             )
         )
         self._recorder.add(Start, name, key, finish.script)
+        if name == "load":
+            self.layer_done_counter.add(key, finish)
         return True
 
     def _reshaped(self, name: str, key: str, readiness: Readiness) -> Readiness:
@@ -261,6 +279,7 @@ class TransferController:
             else:
                 waiting.append(backup)
         self._backups = waiting
+        self._fetch()
 
     # Storage
 
@@ -312,6 +331,7 @@ class TransferController:
         """The storage control queues by name."""
         waiting = (
             self.prefetch_hit_queue,
+            *([self.prefetch_revoke_queue] if self.revokes else []),
             self.ack_prefetch_queue,
             self.ack_backup_queue,
             self.host_mem_release_queue,
@@ -319,20 +339,195 @@ class TransferController:
         )
         return {each.name: each for each in waiting}
 
-    def begin_prefetch(self, node: Node, key: str) -> PrefetchOperation:
-        """Ask storage for the page that follows ``node``, for a request named ``key``.
+    # Prefetches
 
-        The caller must host-lock the node (``Subject.track_prefetch``)."""
-        tokens = self.cache.sizes.page_tokens
-        operation = PrefetchOperation(self.next_operation_id(), key, node.id, (0,) * tokens)
+    def begin_prefetch(
+        self,
+        node: Node,
+        key: str,
+        blocks: Sequence[int] = (0,),
+        found: int = 0,
+        page_after: Readiness | None = None,
+    ) -> PrefetchOperation:
+        """Ask storage for the pages of ``blocks`` that follow ``node``, for a request named
+        ``key``; records Start. found: how many of them storage has. page_after: readiness of each
+        page after the one before it (default: a step).
+
+        The caller must host-lock the node (``Subject.track_prefetch``) and then have storage answer
+        (``answer_prefetch``).
+        """
+        page = self.cache.sizes.page_tokens
+        readiness = self._reshaped("prefetch", key, page_after or Readiness.steps(1))
+        operation = PrefetchOperation(
+            self.next_operation_id(),
+            key,
+            node.id,
+            PrefetchKey(key, tuple(blocks), page),
+            found_tokens=found * page,
+            page_after=readiness,
+            start_time=self.now,
+            stats_requested_tokens=len(blocks) * page,
+        )
+        if self.allocates_first:
+            operation.host_indices = self.mem_pool_host.alloc(len(blocks) * page)
         self.prefetches[key] = operation
-        self.prefetch_tokens_occupied += tokens
+        self._recorder.add(Start, "prefetch", key, readiness.kind)
         return operation
 
-    def answer_prefetch(self, operation: PrefetchOperation, found_tokens: int) -> None:
-        """Storage has looked: the answer waits in ``prefetch_hit_queue`` for the next drain."""
-        operation.storage_hit_count = found_tokens
-        self.prefetch_hit_queue.put(operation, key=operation.request_id)
+    def answer_prefetch(self, operation: PrefetchOperation) -> None:
+        """Storage has looked: the answer waits for the next drain, among the hits or, less than a
+        page, among what is to be revoked where there is such a queue. Pages that were allocated
+        already are on their way at once.
+        """
+        found, page = operation.found_tokens, self.cache.sizes.page_tokens
+        operation.storage_hit_count = found
+        operation.hash_value = [f"{operation.request_id}.{at}" for at in range(found // page)]
+        if self.revokes and found < page:
+            self.append_host_mem_release(operation.host_indices)
+            operation.revoked = True
+            self.prefetch_revoke_queue.put(operation.request_id, key=operation.request_id)
+        elif operation.host_indices is not None:
+            self.append_host_mem_release(operation.host_indices[found:])
+            operation.host_indices = operation.host_indices[:found]
+            self.prefetch_buffer.put(operation)
+        else:
+            self.prefetch_hit_queue.put(operation, key=operation.request_id)
+
+    def terminate_prefetch(self, operation: PrefetchOperation) -> tuple[int, list[str]]:
+        """No more pages are wanted; returns (tokens completed, a hash for each page found)."""
+        operation.mark_terminate()
+        return operation.completed_tokens, operation.hash_value
+
+    def allocate_storage_hit(
+        self,
+        operation: PrefetchOperation,
+        hit_tokens: int,
+        *,
+        allow_partial: bool,
+        min_tokens: int,
+        evict_host: Callable[[int], int],
+    ) -> tuple[torch.Tensor | None, int]:
+        """Host pages for what storage has: (token indices, how many tokens), or (None, tokens
+        wanted) if there is no room. As releases from 0.5.22 on ask for it.
+        """
+        page = self.cache.sizes.page_tokens
+        indices = self.mem_pool_host.alloc(hit_tokens)
+        if indices is None:
+            evict_host(hit_tokens)
+            indices = self.mem_pool_host.alloc(hit_tokens)
+        room = self.mem_pool_host.available_size() // page * page
+        if indices is None and allow_partial and room >= min_tokens:
+            indices = self.mem_pool_host.alloc(min(hit_tokens, room))
+        return indices, hit_tokens if indices is None else len(indices)
+
+    def wait_prefetch(self, operation: PrefetchOperation, tokens: int) -> None:
+        """Wait until that many tokens of a prefetch have arrived, each page for its own event."""
+        for event in operation.events[: tokens // self.cache.sizes.page_tokens]:
+            if not event.observed:
+                event.synchronize()
+        self._arrive(operation)
+
+    def prefetch_rate_limited(self) -> bool:
+        """Never: a scenario says how much is asked for."""
+        return False
+
+    def held_by_prefetches(self, pending: Collection[str]) -> int:
+        """Host pages allocated for prefetches and not handed over yet: all those of the requests
+        that are pending, and of others what had not arrived when they were terminated, until
+        storage has noticed.
+        """
+        waiting = [ack.operation for ack in self.ack_prefetch_queue.contents()]
+        open_ends = [*self._fetching, *self.prefetch_buffer.queue, *waiting]
+        page = self.cache.sizes.page_tokens
+        held = 0
+        for operation in self.prefetches.values():
+            allocated = 0 if operation.host_indices is None else len(operation.host_indices)
+            if operation.request_id in pending and not operation.revoked:
+                held += allocated // page
+            elif any(operation is one for one in open_ends):
+                held += (allocated - operation.completed_tokens) // page
+        return held
+
+    def _fetch(self) -> None:
+        self._begin_fetches()
+        still = []
+        for operation in self._fetching:
+            self._arrive(operation)
+            done = operation.arrived_tokens == len(operation.events) * self.cache.sizes.page_tokens
+            if done or operation.terminated:
+                self._end_fetch(operation)
+            else:
+                still.append(operation)
+        self._fetching = still
+
+    def _hasten_fetch(self) -> bool:
+        """The next page under way arrives now: the rank waits for it."""
+        self._begin_fetches()
+        if not self._fetching:
+            return False
+        operation = self._fetching[0]
+        coming = operation.arrived_tokens // self.cache.sizes.page_tokens
+        if coming < len(operation.events) and not operation.terminated:
+            operation.events[coming].synchronize()
+        self._fetch()
+        return True
+
+    def _hasten_backup(self) -> bool:
+        """The backup that is due next is handed in now: the rank waits for it."""
+        due = [backup for backup in self._backups if backup.due_step is not None]
+        if not due:
+            return False
+        backup = min(due, key=lambda one: (one.due_step or 0, one.id))
+        self._recorder.add(Sync, backup.key, (backup.due_step or 0) - self._clock.step)
+        self._recorder.add(Synced, backup.key)
+        self._backups.remove(backup)
+        self.ack_backup_queue.put(backup, key=backup.key)
+        return True
+
+    def _begin_fetches(self) -> None:
+        while not self.prefetch_buffer.empty():
+            self._begin_fetch(self.prefetch_buffer.get())
+
+    def _begin_fetch(self, operation: PrefetchOperation) -> None:
+        assert operation.host_indices is not None
+        for at in range(len(operation.host_indices) // self.cache.sizes.page_tokens):
+            after = operation.page_after.times(at + 1)
+            # Storage is no device: its pages come as scripted, whatever the pools are.
+            event = FakeEvent(self._clock, self._recorder, operation.request_id, after)
+            event.record()
+            operation.events.append(event)
+        self._fetching.append(operation)
+
+    def _arrive(self, operation: PrefetchOperation) -> None:
+        if operation.terminated:
+            return
+        before = operation.arrived_tokens
+        operation.arriving(lambda page: self._bring(operation, page), self.cache.sizes.page_tokens)
+        if operation.arrived_tokens == before:
+            return
+        if self.make_prefetch_ack is None:
+            operation.completed_tokens = operation.arrived_tokens
+        else:
+            self._tell(operation, completed_tokens=operation.arrived_tokens)
+
+    def _end_fetch(self, operation: PrefetchOperation) -> None:
+        assert operation.host_indices is not None
+        if self.make_prefetch_ack is None:
+            self.append_host_mem_release(operation.host_indices[operation.completed_tokens :])
+        else:
+            self._tell(operation, completed_req=True)
+
+    def _tell(self, operation: PrefetchOperation, **what: Any) -> None:
+        assert self.make_prefetch_ack is not None
+        ack = self.make_prefetch_ack(rid=operation.request_id, operation=operation, **what)
+        self.ack_prefetch_queue.put(ack, key=operation.request_id)
+
+    def _bring(self, operation: PrefetchOperation, page: int) -> None:
+        assert operation.host_indices is not None
+        index = operation.host_indices[page * self.cache.sizes.page_tokens]
+        block = operation.prefetch_key.blocks[page]
+        at = (index // self.cache.sizes.page_tokens).reshape(1)
+        self.cache.host.write(at, self.cache.contents.of([block]))
 
     def backups(self) -> dict[int, BackupOperation]:
         """Backups whose ACK has not been taken yet, by operation id."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief, naming
 from testbed.faults.alloc_failure import AllocFailure
 from testbed.faults.base import Fault, Trigger
 from testbed.faults.capacity import Capacity
@@ -32,7 +32,8 @@ from testbed.faults.skip_sync import SkipSync
 from testbed.faults.slow_events import SlowEvents
 from testbed.faults.tie_break import TieBreak
 from testbed.scenario import Scenario, explained, select
-from testbed.workloads.base import Bench
+from testbed.workloads.base import Bench, Spec
+from testbed.workloads.scripted import ScriptedPlan
 
 _FAULTS: tuple[type[Any], ...] = (
     NoController,
@@ -62,8 +63,11 @@ __all__ = ["Fault", "adapted", "available", "check", "install", "parse"]
 
 
 def available() -> dict[str, str]:
-    """Kinds of faults, with the first line of what each does."""
-    return {kind: (fault.__doc__ or "").split("\n", 1)[0] for kind, fault in _BY_KIND.items()}
+    """Kinds of faults, with the first paragraph of what each does, on one line."""
+    return {
+        kind: " ".join((fault.__doc__ or "").split("\n\n")[0].split())
+        for kind, fault in _BY_KIND.items()
+    }
 
 
 def parse(listed: Sequence[dict[str, Any]]) -> tuple[Fault, ...]:
@@ -71,13 +75,22 @@ def parse(listed: Sequence[dict[str, Any]]) -> tuple[Fault, ...]:
     return tuple(_parse(place, given) for place, given in enumerate(listed))
 
 
-def check(scenario: Scenario) -> None:
-    """Whether its faults can be run there. Raises BadInput naming the fault and what is wrong."""
+def check(scenario: Scenario, plan: Spec) -> None:
+    """Whether its faults can be run there, and whether any is sure never to take effect. plan: its
+    workload. Raises BadInput naming the fault and what is wrong.
+    """
+    scripts = plan.scripts if isinstance(plan, ScriptedPlan) else {}
     for place, fault in enumerate(parse(scenario.faults)):
-        try:
+        with naming(f"faults[{place}]"):
             fault.check(scenario)
-        except BadInput as error:
-            raise BadInput(f"faults[{place}]: {error}") from error
+            ranks = select(fault.on, scenario.topology)
+            if not ranks:
+                raise BadInput(f"'on' selects no rank at {scenario.topology}")
+            if scripts and not any(fault.reaches(scripts[rank]) for rank in ranks):
+                raise BadInput(
+                    f"{_KIND_OF[type(fault)]} can never take effect, the workload has no such "
+                    "transfer: look at its ranks, queue and steps"
+                )
 
 
 def adapted(faults: Sequence[Fault], scenario: Scenario) -> Scenario:
@@ -101,8 +114,8 @@ def install(faults: Sequence[Fault], bench: Bench) -> None:
 
 def _parse(place: int, given: dict[str, Any]) -> Fault:
     kind = given.get("kind")
-    if kind not in _BY_KIND:
-        raise BadInput(f"faults[{place}].kind is {kind!r}: give one of {', '.join(_BY_KIND)}")
+    if not isinstance(kind, str) or kind not in _BY_KIND:
+        raise BadInput(f"faults[{place}].kind is {brief(kind)}: give one of {', '.join(_BY_KIND)}")
     try:
         fault: Fault = msgspec.convert(given, _BY_KIND[kind])
     except msgspec.ValidationError as error:

@@ -3,7 +3,7 @@
 from itertools import count
 from typing import Literal
 
-from testbed.faults.base import Timed, Trigger
+from testbed.faults.base import Timed, Trigger, check_nth
 from testbed.workloads.base import Bench
 
 
@@ -16,6 +16,10 @@ class AllocFailure(Timed, frozen=True, tag_field="kind", tag="alloc-failure"):
 
     pool: Literal["host", "device"] = "host"
     nth: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_nth(self.nth)
 
     def install(self, bench: Bench, fired: Trigger) -> None:
         """Stand before the pool."""

@@ -1,15 +1,20 @@
 """What a fault is: a value that says what goes wrong, on which ranks and in which steps."""
 
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
+from testbed.errors import BadInput
 from testbed.scenario import Scenario, Where, select
 from testbed.topology import Topology
 from testbed.trace.events import Fired
 from testbed.workloads.base import Bench
 
 Queue = Literal["write", "load", "both"]
+
+Script = Mapping[str, Sequence[int]]
+"""Of one rank whose transfers are known beforehand: queue -> the step of each that it enqueues."""
 
 
 class Fault(Protocol):
@@ -23,6 +28,9 @@ class Fault(Protocol):
 
     def check(self, scenario: Scenario) -> None:
         """Raises BadInput where the scenario gives the fault nothing to take hold of."""
+
+    def reaches(self, script: Script) -> bool:
+        """Whether a rank of that script has what the fault could take hold of."""
 
     def adapt(self, scenario: Scenario) -> Scenario:
         """The scenario, with what the fault adds to it; asked on every rank."""
@@ -62,6 +70,14 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def check(self, scenario: Scenario) -> None:
         """Raises BadInput where the scenario gives the fault nothing to take hold of."""
+        if self.from_step >= scenario.steps:
+            raise BadInput(
+                f"from_step is {self.from_step}: the run has steps 0 to {scenario.steps - 1}"
+            )
+
+    def reaches(self, script: Script) -> bool:
+        """Whether it could take hold of something there; a fault of transfers says of which."""
+        return True
 
     def adapt(self, scenario: Scenario) -> Scenario:
         """The scenario, with what the fault adds to it."""
@@ -71,7 +87,22 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Whether the fault is on in that step."""
         return self.from_step <= step and (self.until_step is None or step < self.until_step)
 
+    def concerns_any(self, chosen: str, script: Script, least: int = 1) -> bool:
+        """Whether a queue that ``chosen`` stands for has ``least`` transfers, any of them in a step
+        in which the fault holds. Other faults may take some away; none adds one.
+        """
+        return any(
+            concerns(chosen, queue) and len(steps) >= least and any(map(self.holds_in, steps))
+            for queue, steps in script.items()
+        )
+
 
 def concerns(chosen: str, queue: str) -> bool:
     """Whether a fault on queue ``chosen`` concerns this queue; "both" is writes and loads."""
     return queue == chosen or (chosen == "both" and queue in ("write", "load"))
+
+
+def check_nth(nth: int | None) -> None:
+    """Raise ValueError for an ``nth`` that nothing has."""
+    if nth is not None and nth < 0:
+        raise ValueError(f"nth is {nth}: give a number from 0 on, or null for all")

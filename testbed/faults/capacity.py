@@ -20,6 +20,7 @@ class Capacity(Timed, frozen=True, tag_field="kind", tag="capacity"):
 
     def check(self, scenario: Scenario) -> None:
         """Raises BadInput for a pool that would be no smaller than the scenario has it."""
+        super().check(scenario)
         for key in ("host_pages", "device_pages"):
             own, usual = getattr(self, key), getattr(scenario.sizes, key)
             if own is not None and own >= usual:

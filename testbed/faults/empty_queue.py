@@ -2,7 +2,7 @@
 empty.
 """
 
-from testbed.faults.base import Queue, Timed, Trigger, concerns
+from testbed.faults.base import Queue, Script, Timed, Trigger, concerns
 from testbed.workloads.base import Bench
 
 
@@ -10,6 +10,10 @@ class EmptyQueue(Timed, frozen=True, tag_field="kind", tag="empty-queue"):
     """Writes, loads or both are refused on enqueue."""
 
     queue: Queue = "both"
+
+    def reaches(self, script: Script) -> bool:
+        """Whether there is a transfer to refuse."""
+        return self.concerns_any(self.queue, script)
 
     def install(self, bench: Bench, fired: Trigger) -> None:
         """Stand at the controller's gate."""

@@ -11,8 +11,13 @@ class ExtraPool(Timed, frozen=True, tag_field="kind", tag="extra-pool"):
 
     name: str = "extra"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Sidecar(self.name)  # refuses what is no name
+
     def check(self, scenario: Scenario) -> None:
         """Raises BadInput without storage, and for a name that is taken."""
+        super().check(scenario)
         if not scenario.storage:
             raise BadInput('extra-pool needs the storage queues: set "storage": true')
         if self.name in [sidecar.name for sidecar in scenario.sidecars]:

@@ -2,7 +2,9 @@
 
 import time
 
+from testbed.errors import BadInput
 from testbed.faults.base import Timed, Trigger
+from testbed.scenario import Scenario
 from testbed.workloads.base import Bench
 
 
@@ -20,6 +22,13 @@ class Late(Timed, frozen=True, tag_field="kind", tag="late"):
             raise ValueError("late needs exactly one of steps and ms")
         if (self.steps is not None and self.steps < 1) or (self.ms is not None and self.ms <= 0):
             raise ValueError(f"late steps {self.steps}, ms {self.ms}: give more than 0")
+
+    def check(self, scenario: Scenario) -> None:
+        """Raises BadInput for rounds that could only be put off past the end."""
+        super().check(scenario)
+        last = scenario.steps - 1
+        if self.steps is not None and self.from_step >= last:
+            raise BadInput(f"from_step is {self.from_step}: no step is left after the last, {last}")
 
     def install(self, bench: Bench, fired: Trigger) -> None:
         """Put rounds off, or wait before them."""

@@ -2,7 +2,7 @@
 
 from testbed.errors import BadInput
 from testbed.faults.base import Timed, Trigger
-from testbed.scenario import Scenario
+from testbed.scenario import Scenario, select
 from testbed.workloads.base import Bench
 
 
@@ -13,8 +13,11 @@ class MicrobatchLag(Timed, frozen=True, tag_field="kind", tag="microbatch-lag"):
 
     def check(self, scenario: Scenario) -> None:
         """Raises BadInput without the model's traffic."""
+        super().check(scenario)
         if not scenario.carries_traffic:
             raise BadInput('microbatch-lag needs the model\'s traffic: set "traffic": true')
+        if select(self.on, scenario.topology) <= set(scenario.topology.leaders):
+            raise BadInput("microbatch-lag is on the first stage only: select a later one")
 
     def install(self, bench: Bench, fired: Trigger) -> None:
         """Hold the rank's pipeline traffic back."""

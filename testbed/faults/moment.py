@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Literal
 
+from testbed.errors import BadInput
 from testbed.faults.base import Timed
+from testbed.scenario import Scenario
 from testbed.trace.shim import COLLECTIVES, MESSAGES
 from testbed.workloads.base import Bench
 
@@ -28,6 +30,15 @@ class Moment(Timed, frozen=True):
             raise ValueError(f"inside is {self.inside!r}: give one of {', '.join(_OPERATIONS)}")
         if self.inside is not None and self.when != "begin":
             raise ValueError(f"inside {self.inside} and when {self.when}: give one of them")
+
+    def check(self, scenario: Scenario) -> None:
+        """Raises BadInput for an exit that comes when the fault no longer holds."""
+        super().check(scenario)
+        last = scenario.steps - 1
+        if self.when == "exit" and not self.holds_in(last):
+            raise BadInput(
+                f"until_step is {self.until_step}, but the exit comes in the last step, {last}"
+            )
 
     def strike(self, bench: Bench, blow: Callable[[str], None]) -> None:
         """Have ``blow`` called at that moment, told which one it is."""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from testbed.faults.base import Trigger
+from testbed.faults.base import Script, Trigger
 from testbed.scenario import Scenario, Where, select
 from testbed.topology import Topology
 from testbed.workloads.base import Bench
@@ -20,6 +20,10 @@ class NoController(
 
     def check(self, scenario: Scenario) -> None:
         """Nothing to check: every rank has a controller."""
+
+    def reaches(self, script: Script) -> bool:
+        """Whatever its script: the controller is gone."""
+        return True
 
     def adapt(self, scenario: Scenario) -> Scenario:
         """Nothing to add."""

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from testbed.events import Readiness
-from testbed.faults.base import Queue, Timed, Trigger, concerns
+from testbed.faults.base import Queue, Script, Timed, Trigger, check_nth, concerns
 from testbed.workloads.base import Bench
 
 
@@ -12,6 +12,14 @@ class Nth(Timed, frozen=True):
 
     queue: Queue = "both"
     nth: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_nth(self.nth)
+
+    def reaches(self, script: Script) -> bool:
+        """Whether there are so many transfers."""
+        return self.concerns_any(self.queue, script, (self.nth or 0) + 1)
 
     def give(self, readiness: Readiness, bench: Bench, fired: Trigger) -> None:
         """Have the transfers it concerns be ready as ``readiness`` says instead."""

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from testbed.events import Readiness
-from testbed.faults.base import Queue, Timed, Trigger, concerns
+from testbed.faults.base import Queue, Script, Timed, Trigger, check_nth, concerns
 from testbed.workloads.base import Bench
 
 
@@ -18,8 +18,13 @@ class OutOfOrder(Timed, frozen=True, tag_field="kind", tag="out-of-order"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_nth(self.nth)
         if self.steps < 1:
             raise ValueError(f"out-of-order steps is {self.steps}: give 1 or more")
+
+    def reaches(self, script: Script) -> bool:
+        """Whether there is a transfer to overtake, and one after it."""
+        return self.concerns_any(self.queue, script, (self.nth or 0) + 2)
 
     def install(self, bench: Bench, fired: Trigger) -> None:
         """Hold one transfer back, let the next one overtake it."""

@@ -19,7 +19,8 @@ class Share(NamedTuple):
 
 
 def check(view: View) -> Iterable[Finding]:
-    """Requests, evictions, completed writes and loads of a step, and the trees after it, are equal.
+    """Requests, evictions, completed writes and loads of a step, what prefetch checks said and
+    brought, and the trees after it, are equal.
 
     A rank cut short in the step is held to what it did, and to one thing more: an ACK that others
     completed in this step must at least have been in its queue. The first difference of each kind
@@ -30,7 +31,15 @@ def check(view: View) -> Iterable[Finding]:
         yield from _first(view, f"evict {where}", "evicted", partial(_evicted, where))
     for queue in QUEUES:
         yield from _first_completion(view, queue)
+    yield from _first(view, "prefetch-check", "heard", _answers)
+    yield from _first(view, "prefetch", "completed", lambda share: share.completed("prefetch"))
     yield from _first_tree(view)
+
+
+def _answers(share: RankStep) -> list[str]:
+    # What a load-back poll says is a rank's own: who asks it has to agree on it.
+    checks = (one for one in share.answers if one.call == "prefetch-check")
+    return [f"{one.key} is {'over' if one.answer == 'yes' else 'under way'}" for one in checks]
 
 
 def _requests(share: RankStep) -> list[str]:

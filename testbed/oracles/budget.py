@@ -65,7 +65,8 @@ def promise(protocol: str, topology: Topology, storage: bool) -> Promise:
 def check(view: View) -> Iterable[Finding]:
     """Each rank keeps to the budget that the subject promises and to those the scenario claims.
 
-    An upper bound: a rank that does less shows up elsewhere. The model's traffic does not count.
+    An upper bound: a rank that does less shows up elsewhere. The model's traffic does not count,
+    nor what the scenario has the loop call besides the check.
     The first step over budget is told, with all ranks over it.
     """
     protocols = dict.fromkeys(view.claimed(CLAIM))
@@ -96,7 +97,7 @@ def _first_over(view: View, protocol: str, stated: Promise) -> Iterator[Finding]
 
 def _excesses(view: View, rank: int, share: RankStep, stated: Promise) -> Iterator[Excess]:
     stage = view.topology.coords(rank).pp
-    own = [op for op in share.ops if not op.is_model]
+    own = [op for op in share.ops if not (op.is_model or op.called)]
     allowed = _reductions(view, rank, stated)
     by_group: dict[str, list[Op]] = {}
     for op in own:

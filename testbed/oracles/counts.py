@@ -46,7 +46,9 @@ def counts(view: View) -> dict[str, Any]:
         "sends": sum(op.is_send for op in ops),
         "recvs": sum(op.is_recv for op in ops),
         "bytes": sum(enter.numel * _ITEM_BYTES.get(enter.dtype, 0) for enter in carried),
-        "queries": sum(len(share.queries) for rank in ranks for share in rank.steps.values()),
+        "queries": sum(
+            len(share.queries) + len(share.asked) for rank in ranks for share in rank.steps.values()
+        ),
         "stall_steps": sum(stalls),
         "max_stall": max(stalls, default=0),
     }

@@ -8,7 +8,7 @@ step than the one in which the run got stuck or broke is a consequence and overr
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.oracles import (
     agreement,
     bounded,
@@ -61,7 +61,7 @@ def check_claims(claims: Iterable[str]) -> None:
     known = [stage_local.NAME, *(budget.CLAIM + protocol for protocol in budget.PROTOCOLS)]
     for claim in claims:
         if claim not in known:
-            raise BadInput(f"claim {claim!r} is unknown: give any of {', '.join(known)}")
+            raise BadInput(f"claim {brief(claim)} is unknown: give any of {', '.join(known)}")
 
 
 def judge(record: RunRecord, registry: Mapping[str, Oracle] = REGISTRY) -> Verdict:
@@ -197,11 +197,20 @@ def _gaps(view: View, rank: RankView) -> list[str]:
 
 
 def _unfired(view: View) -> tuple[str, ...]:
-    """Faults that never took effect. In a run that broke off their turn may not have come."""
+    """Faults and calls that never took effect. In a run that broke off their turn may not have
+    come.
+    """
     fired = {event.fault for rank in view.ranks.values() for event in rank.fired}
-    return tuple(
+    called = {call for rank in view.ranks.values() for call in rank.calls}
+    faults = tuple(
         f"fault {place} ({fault.get('kind', '?')}) never took effect: "
         "look at its ranks, queue and steps"
         for place, fault in enumerate(view.scenario.faults)
         if place not in fired
     )
+    calls = tuple(
+        f"calls[{place}] ({spec.call}) called nothing: look at its ranks, steps and keys"
+        for place, spec in enumerate(view.scenario.calls)
+        if spec.call not in called
+    )
+    return faults + calls

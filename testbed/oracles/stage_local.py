@@ -60,7 +60,10 @@ def _queues(shares: Iterable[RankStep]) -> list[str]:
 def _seen(rank: int, share: RankStep, queue: str) -> Seen:
     held = share.begin.storage.get(queue, 0) if share.begin else 0
     taken = share.taken(queue)
-    most = None if share.end is None else taken + share.end.storage.get(queue, 0)
+    # What storage brought while the rank waited for it was not there when the stage agreed.
+    waited = {sync.key for sync in share.syncs if sync.stall}
+    there = sum(take.queue == queue and take.key not in waited for take in share.takes)
+    most = None if share.end is None else there + share.end.storage.get(queue, 0)
     blocked = any(block.queue == queue for block in share.blocks)
     return Seen(rank, share.begin is not None, held, taken, most, blocked, share.end is not None)
 

@@ -8,8 +8,10 @@ from testbed.scenario import Scenario
 from testbed.topology import GroupSpec, Topology, has_tags, without_backend
 from testbed.trace.events import (
     MODEL,
+    Answer,
     Begin,
     Block,
+    Call,
     Complete,
     End,
     Enter,
@@ -52,11 +54,14 @@ class Pipe(NamedTuple):
 
 
 class Op(NamedTuple):
-    """One torch.distributed call. returned: the tensor's values after it, None: never returned."""
+    """One torch.distributed call. returned: the tensor's values after it, None: never returned.
+    called: what the loop had called besides the check when it was entered, "" in the check.
+    """
 
     rank: int
     enter: Enter
     returned: list[int] | None
+    called: str = ""
 
     @property
     def step(self) -> int:
@@ -98,9 +103,15 @@ class Op(NamedTuple):
 
 
 class RankStep:
-    """One rank's share of one scheduler step. ``end`` is None where it was cut short in it."""
+    """One rank's share of one scheduler step. ``end`` is None where it was cut short in it.
+
+    queries / asked: events asked by the check, and by what the loop called besides it. answers: of
+    those calls. written_back: keys among the completes that such a call waited for by itself.
+    """
 
     __slots__ = (
+        "answers",
+        "asked",
         "begin",
         "blocks",
         "completes",
@@ -112,6 +123,7 @@ class RankStep:
         "starts",
         "syncs",
         "takes",
+        "written_back",
     )
 
     def __init__(self) -> None:
@@ -126,6 +138,9 @@ class RankStep:
         self.takes: list[Take] = []
         self.evicts: list[Evict] = []
         self.requests: list[Request] = []
+        self.answers: list[Answer] = []
+        self.asked: list[Query] = []
+        self.written_back: list[str] = []
 
     def completed(self, queue: str) -> list[str]:
         """Keys completed from that ACK queue in this step, in order."""
@@ -161,6 +176,7 @@ class RankView:
         self.fired: list[Fired] = []
         self.touched: list[Touched] = []
         self.groups: dict[str, tuple[int, ...]] = {}
+        self.calls: set[str] = set()
         self.standing: Op | Sync | Block | None = None
         self.step = record.events[-1].step if record.events else -1
         self._read()
@@ -184,13 +200,20 @@ class RankView:
 
     def _read(self) -> None:
         waits: list[int | Sync] = []
+        called = ""
         for event in self.record.events:
             share = self.steps.get(event.step)
             if share is None:
                 share = self.steps[event.step] = RankStep()
             if isinstance(event, Enter):
                 waits.append(len(self.ops))
-                self.ops.append(Op(self.rank, event, None))
+                self.ops.append(Op(self.rank, event, None, called))
+            elif isinstance(event, Call):
+                called = event.call
+                self.calls.add(event.call)
+            elif isinstance(event, Answer):
+                called = ""
+                share.answers.append(event)
             elif isinstance(event, Exit):
                 self._close(waits, event)
             elif isinstance(event, Sync):
@@ -199,8 +222,12 @@ class RankView:
             elif isinstance(event, Synced):
                 while waits and not isinstance(waits.pop(), Sync):
                     pass
+            elif called and isinstance(event, Query):
+                share.asked.append(event)
             else:
                 self._keep(share, event)
+                if called == "write-back" and isinstance(event, Complete):
+                    share.written_back.append(event.key)
         for op in self.ops:
             self.steps[op.step].ops.append(op)
         last = self.record.events[-1] if self.record.events else None

@@ -152,11 +152,11 @@ def storage_sizes(party: Party) -> list[int]:
 
 def ready_counts(party: Party) -> torch.Tensor:
     """Ready writes and ready loads, zeros without a controller: int32, shape [2]."""
-    counts = torch.zeros(TRANSFERS, dtype=torch.int32)
-    if party.controller is not None:
-        counts[0] = count_ready(party.controller.ack_write_queue)
-        counts[1] = count_ready(party.controller.ack_load_queue)
-    return counts
+    controller = party.controller
+    if controller is None:
+        return torch.zeros(TRANSFERS, dtype=torch.int32)
+    counts = [count_ready(controller.ack_write_queue), count_ready(controller.ack_load_queue)]
+    return torch.tensor(counts, dtype=torch.int32)
 
 
 def leader_counts(agreement: Agreement, party: Party) -> torch.Tensor:

@@ -6,25 +6,29 @@ loop know it by the face in ``base.Subject``. What may not live here: anything t
 rank but through ``torch.distributed``.
 """
 
+from collections.abc import Iterable
+
 from testbed import protocols
 from testbed.cache import KVCache, TransferController
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.protocols import Groups
-from testbed.scenario import Scenario
+from testbed.scenario import Call, Scenario
 from testbed.subjects import bugs, own, sglang
 from testbed.subjects.base import Map, Subject
 from testbed.subjects.minimal import MinimalSubject
-
-RELEASES = ("0.5.18", "0.5.19", "0.5.23")
-"""Releases that ``available`` names; any release that lifting can deal with may be asked for."""
+from testbed.subjects.sglang import RELEASE, check_form, fetched
 
 __all__ = [
-    "RELEASES",
+    "RELEASE",
     "Map",
     "MinimalSubject",
     "Subject",
     "available",
+    "cached",
     "check",
+    "check_calls",
+    "check_form",
+    "fetched",
     "make",
     "places_tensors",
     "preload",
@@ -35,31 +39,35 @@ __all__ = [
 
 
 def available() -> dict[str, str]:
-    """Name -> one line on what it is, of the subjects that need no more than their name."""
+    """Name -> one line on what it is, of the subjects that need no more than their name. Of
+    releases those in the cache, checked, and those known of; no index is asked.
+    """
     named = {
         name: f"minimal cache; {protocol.summary}" for name, protocol in protocols.REGISTRY.items()
     }
     named |= bugs.available()
-    for version in RELEASES:
-        named[f"{sglang.PREFIX}{version}"] = "UnifiedRadixCache of that release, lifted"
-    return named
+    return named | sglang.known()
+
+
+def cached() -> list[str]:
+    """The subjects of releases that lie in the cache, oldest first. Asks no index."""
+    return sglang.cached()
 
 
 def check(name: str) -> None:
     """Raises BadInput for a name that stands for no subject and for a release that does not exist,
     EnvironmentFault for a release that is not in the cache and cannot be fetched.
     """
-    version = _release(name)
-    if version is not None:
-        sglang.fetch(version)
+    if sglang.is_lifted(name):
+        sglang.check(name)
     elif name.startswith(bugs.PREFIX):
         bugs.find(name)
     elif own.is_own(name):
         own.find(name)
     elif name not in protocols.REGISTRY:
         raise BadInput(
-            f"subject {name!r} is unknown: give one of {', '.join(protocols.REGISTRY)}, "
-            "bug:<name>, sglang==<version>, or <package.module>:<Class>"
+            f"subject {brief(name)} is unknown: give one of {', '.join(protocols.REGISTRY)}, "
+            "bug:<name>, sglang==<version>, sglang@<folder>, or <package.module>:<Class>"
         )
 
 
@@ -76,9 +84,8 @@ def preload(name: str) -> None:
     module, so that no rank has to. Single-threaded, touches no torch operation. Raises as ``check``
     does.
     """
-    version = _release(name)
-    if version is not None:
-        sglang.lifted(version)
+    if sglang.is_lifted(name):
+        sglang.lifted(name)
     elif not name.startswith(bugs.PREFIX) and own.is_own(name):
         own.find(name)
 
@@ -87,17 +94,22 @@ def places_tensors(name: str) -> bool:
     """Whether the subject's tensors lie where its groups want them (``Groups.device``); releases
     and planted bugs have them on the CPU.
     """
-    return _release(name) is None and not name.startswith(bugs.PREFIX)
+    return not sglang.is_lifted(name) and not name.startswith(bugs.PREFIX)
+
+
+def check_calls(name: str, wanted: Iterable[Call]) -> None:
+    """Raises BadInput where a release or checkout does not have what a scenario would call of it
+    besides its check; otherwise as ``prepare``. What a class of your own has shows in its rank.
+    """
+    for call in wanted:
+        if sglang.is_lifted(name) and call not in sglang.offers(name):
+            has = ", ".join(sglang.offers(name)) or "none"
+            raise BadInput(f"subject {name} has no {call} to call (it has: {has})")
 
 
 def versions(name: str) -> dict[str, str]:
     """What of others the subject is made of, for the record: a release's wheel and its SHA-256."""
-    version = _release(name)
-    return {} if version is None else sglang.versions(version)
-
-
-def _release(name: str) -> str | None:
-    return name.removeprefix(sglang.PREFIX) if name.startswith(sglang.PREFIX) else None
+    return sglang.versions(name) if sglang.is_lifted(name) else {}
 
 
 def source(name: str) -> str:
@@ -114,10 +126,8 @@ def make(
 ) -> Subject:
     """The subject of one rank, listening to its cache's splits. Raises as ``check`` does."""
     subject: Subject
-    version = _release(name)
-    if version is not None:
-        release = sglang.lifted(version)
-        subject = sglang.SglangSubject(release, cache, controller, groups, scenario.storage)
+    if sglang.is_lifted(name):
+        subject = sglang.make(name, cache, controller, groups, scenario)
     else:
         check(name)
         sidecars = tuple(sidecar.name for sidecar in scenario.sidecars)
@@ -129,5 +139,7 @@ def make(
         else:
             protocol = protocols.make(name, groups)
             subject = MinimalSubject(cache, controller, protocol, storage, sidecars)
+        if isinstance(subject, MinimalSubject):
+            subject.stop = scenario.prefetch
     cache.on_split = subject.on_split
     return subject

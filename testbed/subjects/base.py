@@ -1,14 +1,21 @@
 """What a subject is: the code under test on one rank, with the few hooks its surroundings need."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from testbed.cache import TransferController
+from testbed.scenario import Call
+
+Calls = Mapping[Call, Callable[[str], object]]
+"""What a scenario's ``calls`` may call of a subject besides its check. Each is given the key of the
+request or load it is about, "" for none; a question returns whether the answer is yes."""
 
 Map = Literal["write", "load", "backup", "prefetch"]
 
 
 class Subject(Protocol):
-    """One rank's code under test. A class of your own needs these members and nothing more.
+    """One rank's code under test. A class of your own needs these members and nothing more; with
+    ``calls: Calls`` besides, scenarios can call those of it.
 
     promises: what it says of itself and is held to, such as ``{"budget": "batched", "stage-local":
     True}``. controller: the rank's transfer controller, None on a rank without one.

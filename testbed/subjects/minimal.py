@@ -4,8 +4,10 @@ The model of a step, as in SGLang's ``UnifiedRadixCache`` from 0.5.13 on: the pr
 transfers are complete; that many ACKs are popped from the head of this rank's own queue, each one's
 own finish event is waited for, and only then its node is backed up (write) or its locks are
 released (write, load). With storage on, a node that is backed up is written on to storage under a
-host lock, which its backup ACK releases. A storage query that comes in is revoked: nothing is
-fetched from storage here.
+host lock, which its backup ACK releases. A storage query that found less than a page is revoked,
+of any other the pages are fetched; what has arrived when a prefetch is stopped goes into the tree.
+
+Whatever else the loop may call is agreed on as the counts are: the MIN of the leader stage rules.
 """
 
 from collections.abc import Sequence
@@ -15,8 +17,10 @@ from typing import Any
 import torch
 
 from testbed.cache import KVCache, PrefetchOperation, TransferController
-from testbed.protocols import Party, Protocol
-from testbed.subjects.base import Map
+from testbed.protocols import Party, Protocol, count_ready
+from testbed.protocols.agreement import check_storage
+from testbed.scenario import PrefetchStop
+from testbed.subjects.base import Calls, Map
 
 
 @dataclass
@@ -30,7 +34,12 @@ class PendingWrite:
 
 
 class MinimalSubject(Party):
-    """One rank's minimal cache under one protocol; sidecars: every sidecar pool of the scenario."""
+    """One rank's minimal cache under one protocol; sidecars: every sidecar pool of the scenario.
+
+    stop: when prefetch checks stop a prefetch.
+    """
+
+    stop = PrefetchStop()
 
     def __init__(
         self,
@@ -51,7 +60,7 @@ class MinimalSubject(Party):
         self._writes: dict[int, PendingWrite] = {}
         self._loads: dict[int, int] = {}
         self._backups: dict[int, int] = {}
-        self._prefetches: dict[str, int] = {}
+        self._prefetches: dict[str, PrefetchOperation] = {}
 
     def check_hicache_events(self) -> None:
         """One step of the protocol."""
@@ -82,7 +91,7 @@ class MinimalSubject(Party):
     def track_prefetch(self, operation: PrefetchOperation) -> None:
         """Lock the query's anchor on host until the query is dealt with."""
         self._cache.inc_host_lock_ref(operation.node_id)
-        self._prefetches[operation.request_id] = operation.node_id
+        self._prefetches[operation.request_id] = operation
 
     def on_split(self, old_id: int, new_prefix_id: int) -> None:
         """Publish both parts of a node that was split while its write was in flight."""
@@ -131,7 +140,7 @@ class MinimalSubject(Party):
             return
         prefetches, backups, releases, *sidecars = counts
         for _ in range(prefetches):
-            self._revoke(controller.prefetch_hit_queue.get())
+            self._answered(controller, controller.prefetch_hit_queue.get())
         for _ in range(backups):
             node_id = self._backups.pop(controller.ack_backup_queue.get().id)
             self._cache.dec_host_lock_ref(node_id)
@@ -156,10 +165,109 @@ class MinimalSubject(Party):
         self._cache.inc_host_lock_ref(node_id)
         self._backups[operation_id] = node_id
 
-    def _revoke(self, operation: PrefetchOperation) -> None:
-        node_id = self._prefetches.pop(operation.request_id, None)
-        if node_id is not None:
-            self._cache.dec_host_lock_ref(node_id)
+    def _answered(self, controller: TransferController, operation: PrefetchOperation) -> None:
+        found, page = operation.storage_hit_count, self._cache.sizes.page_tokens
+        wanted = operation.request_id in self._prefetches and found >= page
+        operation.host_indices = controller.mem_pool_host.alloc(found) if wanted else None
+        if operation.host_indices is None:
+            self._forget(operation)
+        else:
+            controller.prefetch_buffer.put(operation)
+
+    def _forget(self, operation: PrefetchOperation) -> None:
+        if self._prefetches.pop(operation.request_id, None) is not None:
+            self._cache.dec_host_lock_ref(operation.node_id)
+
+    # Besides the check: called by the loop where a scenario says so
+
+    @property
+    def calls(self) -> Calls:
+        """All of them."""
+        return {
+            "flush": self.flush_write_through_acks,
+            "write-back": self.write_back,
+            "storage-drain": self.drain_storage_control_queues,
+            "prefetch-check": self.check_prefetch_progress,
+            "load-back-poll": self.is_load_back_done,
+        }
+
+    def flush_write_through_acks(self, _: str = "") -> None:
+        """Agree on the writes that are ready by now, and complete them."""
+        leads = self._protocol.agreement.groups.leads
+        acks = self.controller.ack_write_queue if self.controller and leads else []
+        (writes,) = self._agreed(count_ready(acks))
+        self.writing_check(writes)
+
+    def write_back(self, _: str = "") -> None:
+        """Complete every write pending here, each as soon as it is ready. Asks no other rank."""
+        if self.controller is not None:
+            self.writing_check(len(self.controller.ack_write_queue))
+
+    def drain_storage_control_queues(self, _: str = "") -> None:
+        """Agree inside the stage on the storage queues, and drain them."""
+        check_storage(self._protocol.agreement, self)
+
+    def check_prefetch_progress(self, request: str) -> bool:
+        """Whether the prefetch of a request is over: then what the leader stage has of it on every
+        rank is in the tree. A rank that knows of none takes part and has nothing.
+        """
+        operation = self._prefetches.get(request)
+        arrived = 0 if operation is None else operation.completed_tokens
+        over, tokens = self._agreed(int(self._may_stop(operation)), arrived)
+        if over and operation is not None and self.controller is not None:
+            self._stop(self.controller, operation, tokens)
+        return bool(over)
+
+    def is_load_back_done(self, load: str) -> bool:
+        """Whether a load is ready on every rank of the leader stage; done where there is none."""
+        here = [
+            ack.finish_event.query()
+            for ack in (self.controller.ack_load_queue if self.controller else [])
+            if ack.finish_event.key == load
+        ]
+        (everywhere,) = self._agreed(int(all(here)))
+        return bool(everywhere)
+
+    def _agreed(self, *numbers: int) -> list[int]:
+        # A protocol that sends nothing in its own round never drains.
+        self._protocol.agreement.drain_sends()
+        return self._protocol.agreement.agree(torch.tensor(numbers, dtype=torch.int32))
+
+    def _may_stop(self, operation: PrefetchOperation | None) -> bool:
+        if operation is None or self.controller is None or self.stop.policy == "best_effort":
+            return True
+        found = operation.storage_hit_count
+        if operation.host_indices is not None and operation.completed_tokens == found:
+            return True
+        waited = self.controller.now - operation.start_time
+        return self.stop.policy == "timeout" and waited > self.stop.timeout_steps
+
+    def _stop(
+        self, controller: TransferController, operation: PrefetchOperation, tokens: int
+    ) -> None:
+        indices = operation.host_indices
+        if indices is not None:
+            # A follower may be told of pages that it has to wait for.
+            controller.wait_prefetch(operation, tokens)
+        controller.terminate_prefetch(operation)
+        if indices is not None:
+            controller.append_host_mem_release(indices[tokens : operation.completed_tokens])
+            _into_tree(self._cache, controller, operation, indices[:tokens])
+        self._forget(operation)
+
+
+def _into_tree(
+    cache: KVCache,
+    controller: TransferController,
+    operation: PrefetchOperation,
+    indices: torch.Tensor,
+) -> None:
+    page = cache.sizes.page_tokens
+    blocks = operation.prefetch_key[: len(indices)].blocks
+    if blocks:
+        anchor, pages = cache.node(operation.node_id), indices[::page] // page
+        refused = cache.insert_on_host(anchor, blocks, pages, operation.request_id)
+        controller.mem_pool_host.free(indices[: refused * page])
 
 
 def _popped(acks: list[Any], count: int) -> Any:

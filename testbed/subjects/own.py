@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.subjects.base import Subject
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -30,11 +30,13 @@ def find(name: str) -> Makes:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise BadInput(
-            f"subject {name!r}: {error}: is the folder on PYTHONPATH, or the working folder?"
+            f"subject {brief(name)}: {error}: is the folder on PYTHONPATH, or the working folder?"
         ) from error
     made: Any = getattr(module, attribute, None)
     if not callable(made):
-        raise BadInput(f"subject {name!r}: {module_name} has nothing to call named {attribute!r}")
+        raise BadInput(
+            f"subject {brief(name)}: {module_name} has nothing to call named {attribute!r}"
+        )
     makes: Makes = made
     return makes
 

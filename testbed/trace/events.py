@@ -10,6 +10,8 @@ Queues are named ``write``, ``load``, and for storage ``prefetch``, ``backup``, 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 MODEL = "model"
 """Caller of the model's own traffic: no operation of the subject's, but on the same channels."""
 
@@ -260,6 +262,36 @@ class Touched(NamedTuple):
     site: str
 
 
+class Call(NamedTuple):
+    """The rank's loop calls the subject for something besides its check. call: what, as scenarios
+    name it. key: the request or load it is about, "" for none.
+    """
+
+    step: int
+    t_us: int
+    call: str
+    key: str
+
+
+class Answer(NamedTuple):
+    """That call has returned. answer: "yes" or "no" where it is a question, else ""."""
+
+    step: int
+    t_us: int
+    call: str
+    key: str
+    answer: str
+
+
+class Measured(NamedTuple):
+    """Figures of a benchmark, taken on this rank (``testbed.bench``). what: the kind of them."""
+
+    step: int
+    t_us: int
+    what: str
+    figures: dict[str, Any]
+
+
 Event = (
     Begin
     | End
@@ -280,6 +312,9 @@ Event = (
     | About
     | Group
     | Touched
+    | Call
+    | Answer
+    | Measured
 )
 
 EVENT_TYPES: tuple[type[Event], ...] = (
@@ -302,6 +337,9 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     About,
     Group,
     Touched,
+    Call,
+    Answer,
+    Measured,
 )
 CODES: dict[type[Event], int] = {kind: code for code, kind in enumerate(EVENT_TYPES)}
 
@@ -309,4 +347,13 @@ CODES: dict[type[Event], int] = {kind: code for code, kind in enumerate(EVENT_TY
 def decode(raw: list[Any]) -> Event:
     """``[code, step, t_us, *fields]`` -> the event."""
     event: Event = EVENT_TYPES[raw[0]](*raw[1:])
+    return event
+
+
+def checked(raw: list[Any]) -> Event:
+    """As ``decode``, of data from anywhere. Raises ValueError telling what is wrong with them."""
+    code = raw[0] if raw else None
+    if type(code) is not int or not 0 <= code < len(EVENT_TYPES):
+        raise ValueError(f"no event has the code {code!r}")
+    event: Event = msgspec.convert(raw[1:], EVENT_TYPES[code])
     return event

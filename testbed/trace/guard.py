@@ -62,6 +62,8 @@ class Guard:
     the operation writes into it, so it may not even be read.
     """
 
+    __slots__ = ("_awaited", "_buffer", "_touched", "_writes")
+
     def __init__(self, buffer: Any, touched: Callable[[str], None], *, receives: bool) -> None:
         self._buffer = buffer if isinstance(buffer, torch.Tensor) else None
         self._touched: Callable[[str], None] | None = touched

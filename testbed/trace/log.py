@@ -11,10 +11,10 @@ import mmap
 import struct
 from collections.abc import Iterator
 
-_HEADER = struct.Struct("<QQQ")
-_WORD = struct.Struct("<Q")
+_HEADER = struct.Struct("=QQQ")
 _LENGTH = struct.Struct("<I")
-_DROPPED_AT, _BLOCKED_AT = 8, 16
+_COMMITTED, _DROPPED, _BLOCKED = range(3)
+_length_of = _LENGTH.pack
 
 
 class SharedLog:
@@ -22,37 +22,38 @@ class SharedLog:
 
     def __init__(self, capacity: int) -> None:
         self._map = mmap.mmap(-1, capacity)
+        self._words = memoryview(self._map)[: _HEADER.size].cast("Q")
         self._capacity = capacity
         self._end = _HEADER.size
-        self._dropped = 0
-        _WORD.pack_into(self._map, 0, self._end)
+        self._words[_COMMITTED] = self._end
 
-    def append(self, payload: bytes) -> int:
-        """Commit one entry; returns its place, 0 if the log is full and the entry was dropped."""
+    def append(self, payload: bytes, blocks: bool | None = None) -> int:
+        """Commit one entry; returns its place, 0 if the log is full and the entry was dropped.
+
+        blocks: the rank is blocked in it from now on (True), or runs again (False).
+        """
         at = self._end
         end = at + 4 + len(payload)
+        words = self._words
         if end > self._capacity:
-            self._dropped += 1
-            _WORD.pack_into(self._map, _DROPPED_AT, self._dropped)
-            return 0
-        _LENGTH.pack_into(self._map, at, len(payload))
-        self._map[at + 4 : end] = payload
-        self._end = end
-        _WORD.pack_into(self._map, 0, end)
+            words[_DROPPED] += 1
+            at = 0
+        else:
+            self._map[at:end] = _length_of(len(payload)) + payload
+            self._end = end
+            words[_COMMITTED] = end
+        if blocks is not None:
+            words[_BLOCKED] = at if blocks else 0
         return at
-
-    def mark_blocked(self, at: int) -> None:
-        """Say that the rank is blocked in the entry at ``at``; 0 says that it runs."""
-        _WORD.pack_into(self._map, _BLOCKED_AT, at)
 
     @property
     def dropped(self) -> int:
         """Entries that found the log full."""
-        return int(_HEADER.unpack_from(self._map)[1])
+        return self._words[_DROPPED]
 
     def committed(self) -> bytes:
         """All committed entries as one block, for sending; ``entries`` takes it apart."""
-        return self._map[_HEADER.size : _HEADER.unpack_from(self._map)[0]]
+        return self._map[_HEADER.size : self._words[_COMMITTED]]
 
     def blocked_in(self) -> tuple[int, bytes | None]:
         """(bytes committed, the entry the rank is blocked in or None): two equal answers mean no
@@ -66,6 +67,7 @@ class SharedLog:
 
     def close(self) -> None:
         """Give the memory back."""
+        self._words.release()
         self._map.close()
 
 

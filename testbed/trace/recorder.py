@@ -8,8 +8,12 @@ import msgspec
 from testbed.trace.events import CODES, Block, Enter, Event, Exit, Sync, Synced, Take, decode
 from testbed.trace.log import SharedLog
 
+_now_ns = time.monotonic_ns
+
 # A rank is blocked from the first kind until the second.
 _BLOCKING = {Enter: True, Sync: True, Block: True, Exit: False, Synced: False, Take: False}
+# kind -> its code, and whether it blocks the rank, frees it or (None) neither.
+_KINDS = {kind: (code, _BLOCKING.get(kind)) for kind, code in CODES.items()}
 
 
 class HasStep(Protocol):
@@ -31,7 +35,7 @@ class LogRecorder:
     """Writes to a SharedLog; one a rank, single-threaded."""
 
     def __init__(self, log: SharedLog, clock: HasStep) -> None:
-        self._log = log
+        self._append = log.append
         self._clock = clock
         self._born_ns = time.monotonic_ns()
         self.born_us = self._born_ns // 1000
@@ -39,11 +43,9 @@ class LogRecorder:
 
     def add(self, kind: type[Event], *fields: Any) -> None:
         """Record one event at the clock's current step."""
-        t_us = (time.monotonic_ns() - self._born_ns) // 1000
-        at = self._log.append(self._encode((CODES[kind], self._clock.step, t_us, *fields)))
-        blocks = _BLOCKING.get(kind)
-        if blocks is not None:
-            self._log.mark_blocked(at if blocks else 0)
+        code, blocks = _KINDS[kind]
+        t_us = (_now_ns() - self._born_ns) // 1000
+        self._append(self._encode((code, self._clock.step, t_us, *fields)), blocks)
 
 
 class ListRecorder:

@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -43,12 +43,18 @@ COLLECTIVES = (
 )
 MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 VALUES_KEPT = 16
+_WHOLE = frozenset(
+    {torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8, torch.bool}
+    | {torch.uint16, torch.uint32, torch.uint64}
+)
 _NAME_KEPT = 6
 
 # Collectives with a root: torch takes rank 0 where these are given none.
 _ROOT_0 = frozenset({"gather", "scatter", "broadcast_object_list", "gather_object"}) | {
     "scatter_object_list"
 }
+# Operations that only read their tensor: after the call it is what it was before.
+_SEND = frozenset({"send", "isend"})
 # Operations that write into the tensor they are given first.
 _RECEIVE = frozenset(
     {"irecv", "all_reduce", "reduce", "broadcast", "scatter", "all_gather_into_tensor"}
@@ -60,11 +66,18 @@ _NOT_SUBJECT = (
     "/torch/",
     "/testbed/trace/",
     "/testbed/world/",
+    "/testbed/bench/ranks/",
     "/testbed/workloads/assemble.py",
+    "/testbed/workloads/calls.py",
     "/testbed/workloads/requests.py",
     "/testbed/workloads/scripted.py",
     "/testbed/cache/",
+    "/testbed/subjects/sglang/",
 )
+# What is lifted bears names of files that are nowhere, a checkout's with its folder inside them.
+_LIFTED = "sglang"
+
+_Tensor, _Work = torch.Tensor, dist.Work
 
 _REDUCE_OPS = {
     getattr(dist.ReduceOp, name): name
@@ -80,12 +93,15 @@ class Shim:
 
     def __init__(self, recorder: Recorder, rank: int, groups: Mapping[Any, GroupSpec]) -> None:
         self._recorder = recorder
+        self._add = recorder.add
         self._rank = rank
         self._groups = dict(groups)
         self._ordinals: dict[Any, int] = {}
-        self._dtypes: dict[Any, str] = {}
-        self._is_subject: dict[CodeType, bool] = {}
-        self._callers: dict[tuple[object, ...], tuple[str, str]] = {}
+        self._dtypes: dict[torch.dtype, tuple[str, bool]] = {}
+        # By the id of a code object, which is kept alive: its own hash goes over all it holds.
+        self._is_subject: dict[int, bool] = {}
+        self._codes: list[CodeType] = []
+        self._callers: dict[tuple[int, ...], tuple[str, str]] = {}
         self._failed: tuple[BaseException, str] | None = None
         self._inside = False
 
@@ -115,72 +131,76 @@ class Shim:
 
     def _collective(self, op: str, call: Callable[..., Any]) -> Callable[..., Any]:
         places = _PLACES[op]
+        tensor_of = _picker(places, "tensor", "output_tensor")
+        group_of, reduce_op_of = _picker(places, "group"), _picker(places, "op")
+        root_of = _picker(places, "src", "dst")
+        within_of = _picker(places, "group_src", "group_dst")
+        rooted = "src" in places or "dst" in places
+        default_op = "SUM" if "op" in places else ""
+        default_root = 0 if op in _ROOT_0 else -1
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if self._inside:  # torch's recv calls its irecv
                 return call(*args, **kwargs)
-            tensor = _argument(places, args, kwargs, "tensor", "output_tensor")
-            group = self._group(_argument(places, args, kwargs, "group"))
-            reduce_op = _argument(places, args, kwargs, "op")
-            root = _argument(places, args, kwargs, "src", "dst")
-            within = _argument(places, args, kwargs, "group_src", "group_dst")
-            if within is not None:
-                root = group.ranks[within]
-            elif root is None and op in _ROOT_0:
-                root = 0
+            group = self._group(group_of(args, kwargs))
+            reduce_op = reduce_op_of(args, kwargs)
+            root = default_root
+            if rooted:
+                within = within_of(args, kwargs)
+                given = root_of(args, kwargs) if within is None else group.ranks[within]
+                root = root if given is None else given
             ordinal = self._next(group.name)
-            what = (
-                op,
-                group.name,
-                ordinal,
-                -1 if root is None else root,
-                -1,
-                "SUM" if reduce_op is None and "op" in places else _REDUCE_OPS.get(reduce_op, ""),
-            )
-            return self._run(call, args, kwargs, what, tensor)
+            name = default_op if reduce_op is None else _REDUCE_OPS.get(reduce_op, "")
+            what = (op, group.name, ordinal, root, -1, name)
+            return self._run(call, args, kwargs, what, tensor_of(args, kwargs))
 
         return recorded
 
     def _message(self, op: str, end: str, call: Callable[..., Any]) -> Callable[..., Any]:
         places = _PLACES[op]
+        tensor_of, group_of = _picker(places, "tensor"), _picker(places, "group")
+        tag_of, peer_of = _picker(places, "tag"), _picker(places, end)
+        within_of = _picker(places, f"group_{end}")
+        sends = end == "dst"
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if self._inside:  # torch's recv calls its irecv
                 return call(*args, **kwargs)
-            tensor = _argument(places, args, kwargs, "tensor")
-            group = self._group(_argument(places, args, kwargs, "group"))
-            tag = _argument(places, args, kwargs, "tag") or 0
-            peer = _argument(places, args, kwargs, end)
-            within = _argument(places, args, kwargs, f"group_{end}")
+            group = self._group(group_of(args, kwargs))
+            tag = int(tag_of(args, kwargs) or 0)
+            peer = peer_of(args, kwargs)
+            within = within_of(args, kwargs)
             if within is not None:
                 peer = group.ranks[within]
             elif peer is None:
                 peer = -1
-            pipe = (self._rank, peer) if end == "dst" else (peer, self._rank)
-            ordinal = self._next((group.name, *pipe, int(tag) if has_tags(group.name) else 0))
-            what = (op, group.name, ordinal, peer, int(tag), "")
-            return self._run(call, args, kwargs, what, tensor)
+            rank, lane = self._rank, tag if has_tags(group.name) else 0
+            pipe = (group.name, rank, peer, lane) if sends else (group.name, peer, rank, lane)
+            what = (op, group.name, self._next(pipe), peer, tag, "")
+            return self._run(call, args, kwargs, what, tensor_of(args, kwargs))
 
         return recorded
 
     def _new_group(self, call: Callable[..., Any]) -> Callable[..., Any]:
         places = _places(call)
+        asked_of = _picker(places, "ranks")
+        local_of = _picker(places, "use_local_synchronization")
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if self._inside:  # torch's recv calls its irecv
                 return call(*args, **kwargs)
-            asked = _argument(places, args, kwargs, "ranks")
+            asked = asked_of(args, kwargs)
             ranks = list(range(dist.get_world_size()) if asked is None else asked)
-            if _argument(places, args, kwargs, "use_local_synchronization"):
+            if local_of(args, kwargs):
                 makers = f"new group of {ranks}"  # only its members take part
-                self._recorder.add(Group, makers, ranks)
+                self._add(Group, makers, ranks)
             else:
                 makers = self._group(None).name
             what = ("new_group", makers, self._next(makers), -1, -1, "", "", len(ranks))
             caller, site = self._called_from(2)
-            self._recorder.add(Enter, *what, ranks, caller, (), site)
+            self._add(Enter, *what, ranks, caller, (), site)
             made = self._call(call, args, kwargs, "new_group")
-            self._recorder.add(Exit, ranks)
+            self._add(Exit, ranks)
             if isinstance(made, dist.ProcessGroup):
                 self._group(made)
             return made
@@ -195,17 +215,34 @@ class Shim:
         what: tuple[Any, ...],
         tensor: Any,
     ) -> Any:
-        if isinstance(tensor, Awaited):
-            tensor.guard.touch("written" if what[0] in _RECEIVE else "read")
-        is_tensor = isinstance(tensor, torch.Tensor)
-        dtype, numel = (self._dtype(tensor), tensor.numel()) if is_tensor else ("", 0)
-        shape = tuple(tensor.shape) if is_tensor and tensor.dim() > 1 else ()
+        op = what[0]
+        dtype, numel, readable = "", 0, False
+        shape: tuple[int, ...] = ()
+        if isinstance(tensor, _Tensor):
+            numel = tensor.numel()
+            dtype, whole = self._dtype(tensor.dtype)
+            # Reading one from a GPU would synchronise the stream.
+            readable = whole and numel <= VALUES_KEPT and tensor.is_cpu
+            if tensor.dim() > 1:
+                shape = tuple(tensor.shape)
         caller, site = self._called_from(3)
-        self._recorder.add(Enter, *what, dtype, numel, _values(tensor), caller, shape, site)
-        result = self._call(call, args, kwargs, what[0])
-        self._recorder.add(Exit, _values(tensor))
-        if isinstance(result, dist.Work):
-            return RecordedWork(self, result, (*what, dtype, numel), shape, tensor)
+        awaited = isinstance(tensor, Awaited)
+        if awaited:
+            tensor.guard.touch("written" if op in _RECEIVE else "read")
+        shown = readable and not awaited
+        values = _listed(tensor) if shown else []
+        self._add(Enter, *what, dtype, numel, values, caller, shape, site)
+        self._inside = True
+        try:
+            result = call(*args, **kwargs)
+        except BaseException as error:  # noted for the crash report, and raised on
+            self._failed = (error, op)
+            raise
+        finally:
+            self._inside = False
+        self._add(Exit, _listed(tensor) if shown and op not in _SEND else values)
+        if result is not None and isinstance(result, _Work):
+            return RecordedWork(self, result, (*what, dtype, numel), shape, tensor, readable)
         return result
 
     def _call(
@@ -226,7 +263,7 @@ class Shim:
 
         def touched(how: str) -> None:
             at = self._called_from(2)
-            self._recorder.add(Touched, how, op, group, ordinal, peer, tag, *at)
+            self._add(Touched, how, op, group, ordinal, peer, tag, *at)
 
         receives = op in _RECEIVE and not (op == "broadcast" and peer == self._rank)
         return Guard(tensor, touched, receives=receives)
@@ -234,12 +271,13 @@ class Shim:
     def waited(self, work: "RecordedWork", call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Record a ``wait`` on ``work`` around ``call(*args)``."""
         op, *rest = work.what
-        wait = "wait" if op in ("send", "isend") else f"wait_{op}"
+        sends = op in _SEND
         caller, site = self._called_from(3)
-        values = _values(work.tensor)
-        self._recorder.add(Enter, wait, *rest, values, caller, work.shape, site)
+        values = _listed(work.tensor) if work.readable else []
+        wait = "wait" if sends else f"wait_{op}"
+        self._add(Enter, wait, *rest, values, caller, work.shape, site)
         result = self._call(call, args, {}, f"wait of {op}")
-        self._recorder.add(Exit, _values(work.tensor))
+        self._add(Exit, _listed(work.tensor) if work.readable and not sends else values)
         return result
 
     def _group(self, group: Any) -> GroupSpec:
@@ -252,7 +290,7 @@ class Shim:
             if dist.get_backend(group) == dist.Backend.NCCL:
                 known = known.on_nccl()
             self._groups[group] = known
-            self._recorder.add(Group, known.name, list(ranks))
+            self._add(Group, known.name, list(ranks))
         return known
 
     def _next(self, channel: Any) -> int:
@@ -260,50 +298,69 @@ class Shim:
         self._ordinals[channel] = ordinal + 1
         return ordinal
 
-    def _dtype(self, tensor: torch.Tensor) -> str:
-        name = self._dtypes.get(tensor.dtype)
-        if name is None:
-            name = self._dtypes[tensor.dtype] = str(tensor.dtype).removeprefix("torch.")
-        return name
+    def _dtype(self, dtype: torch.dtype) -> tuple[str, bool]:
+        """Its name, and whether it holds whole numbers."""
+        known = self._dtypes.get(dtype)
+        if known is None:
+            name = str(dtype).removeprefix("torch.")
+            known = self._dtypes[dtype] = (name, dtype in _WHOLE)
+        return known
 
     def _called_from(self, depth: int) -> tuple[str, str]:
         """The subject's functions from that frame on outwards, and the innermost one's line."""
-        frame = sys._getframe(depth)
-        codes: list[CodeType] = []
+        frame: FrameType | None = sys._getframe(depth)
         known = self._is_subject
         inner = None
+        at: list[int] = []
         while frame is not None:
             code = frame.f_code
-            own = known.get(code)
+            own = known.get(id(code))
             if own is None:
-                own = known[code] = not any(part in code.co_filename for part in _NOT_SUBJECT)
+                own = self._learn(code)
             if own:
-                inner = inner or frame
-                codes.append(code)
-            elif codes:
+                if inner is None:
+                    inner = frame
+                    at.append(frame.f_lasti)  # cheaper than the line, and as exact
+                at.append(id(code))
+            elif inner is not None:
                 break  # left the subject: what called it is the rank's loop
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         if inner is None:
             return "", ""
-        at = (inner.f_lasti, *codes)  # cheaper than the line, and as exact
-        told = self._callers.get(at)
+        path = tuple(at)
+        told = self._callers.get(path)
         if told is None:
-            chain = ">".join(code.co_name for code in reversed(codes))
-            file = os.path.basename(inner.f_code.co_filename)
-            told = self._callers[at] = (chain, f"{file}:{inner.f_lineno}")
+            told = self._callers[path] = _told(inner, depth=len(path) - 1)
         return told
+
+    def _learn(self, code: CodeType) -> bool:
+        """Whether the function is the subject's own, remembered."""
+        file = code.co_filename
+        own = file.startswith(_LIFTED) or not any(part in file for part in _NOT_SUBJECT)
+        self._codes.append(code)
+        self._is_subject[id(code)] = own
+        return own
 
 
 class RecordedWork:
     """A Work whose ``wait`` is recorded; everything else goes to torch's own.
 
-    what: op, group, ordinal, peer, tag, reduce op, dtype, numel of its operation. The buffer counts
+    what: op, group, ordinal, peer, tag, reduce op, dtype, numel of its operation. readable: its
+    tensor's values are recorded. The buffer counts
     as the operation's until the work is waited for, or asked anything else that may tell that it is
     complete.
     """
 
+    __slots__ = ("_guard", "_shim", "_work", "readable", "shape", "tensor", "what")
+
     def __init__(
-        self, shim: Shim, work: Any, what: tuple[Any, ...], shape: tuple[int, ...], tensor: Any
+        self,
+        shim: Shim,
+        work: Any,
+        what: tuple[Any, ...],
+        shape: tuple[int, ...],
+        tensor: Any,
+        readable: bool,
     ) -> None:
         self._shim = shim
         self._work = work
@@ -311,6 +368,7 @@ class RecordedWork:
         self.what = what
         self.shape = shape
         self.tensor = tensor
+        self.readable = readable
 
     def wait(self, *args: Any) -> Any:
         """torch's ``wait``, recorded with this Work's channel and ordinal."""
@@ -355,26 +413,35 @@ def _through(
     return called
 
 
-def _argument(
-    places: dict[str, int], args: tuple[Any, ...], kwargs: dict[str, Any], *names: str
-) -> Any:
-    for name in names:
+def _picker(
+    places: dict[str, int], *names: str
+) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """What finds the argument of the first of these names that the call has; None if not given."""
+    there = [name for name in names if name in places]
+    if not there:
+        return lambda args, kwargs: None
+    name, place = there[0], places[there[0]]
+
+    def picked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name in kwargs:
             return kwargs[name]
-        place = places.get(name)
-        if place is not None and place < len(args):
-            return args[place]
-    return None
+        return args[place] if place < len(args) else None
+
+    return picked
 
 
-def _values(tensor: Any) -> list[int]:
-    # Only small integer tensors on the CPU: reading one from a GPU would synchronise the stream.
-    if (
-        isinstance(tensor, torch.Tensor)
-        and not isinstance(tensor, Awaited)
-        and tensor.numel() <= VALUES_KEPT
-        and not tensor.is_floating_point()
-        and tensor.device.type == "cpu"
-    ):
-        return [int(value) for value in tensor.flatten().tolist()]
-    return []
+def _told(inner: FrameType, depth: int) -> tuple[str, str]:
+    """The names of ``depth`` functions from that frame on outwards, and the frame's line."""
+    names: list[str] = []
+    frame: FrameType | None = inner
+    while frame is not None and len(names) < depth:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    file = os.path.basename(inner.f_code.co_filename)
+    return ">".join(reversed(names)), f"{file}:{inner.f_lineno}"
+
+
+def _listed(tensor: torch.Tensor) -> list[int]:
+    """The elements of a tensor of whole numbers, one after the other."""
+    values: list[int] = tensor.tolist() if tensor.dim() == 1 else tensor.flatten().tolist()
+    return list(map(int, values)) if tensor.dtype is torch.bool else values

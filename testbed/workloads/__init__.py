@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.scenario import Scenario, explained
 from testbed.workloads import prefill, scripted, trace
 from testbed.workloads.base import Spec
@@ -38,8 +38,8 @@ def parse(scenario: Scenario) -> Spec:
     """
     given = scenario.workload
     kind = given.get("kind")
-    if kind not in _KINDS:
-        raise BadInput(f"workload.kind is {kind!r}: give one of {', '.join(_KINDS)}")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise BadInput(f"workload.kind is {brief(kind)}: give one of {', '.join(_KINDS)}")
     struct, plan, _ = _KINDS[kind]
     return plan(_convert(given, struct), scenario)
 

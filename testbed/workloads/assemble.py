@@ -15,13 +15,14 @@ from testbed.subjects.base import Subject
 from testbed.trace.events import Begin, End, Final
 from testbed.trace.recorder import Recorder
 from testbed.workloads.base import Bench, Stage, Workload
+from testbed.workloads.calls import LoopCalls
 from testbed.workloads.traffic import Traffic
 
 
 class RankContext:
     """One rank's parts, and the loop over them. The order in a step is that of DESIGN section 2:
-    what the devices did since the last step, the model's traffic, new transfers, then the subject's
-    check."""
+    what the devices did since the last step, the model's traffic, new transfers, the subject's
+    check, then what else the scenario has it called for."""
 
     def __init__(
         self, bench: Bench, subject: Subject, workload: Workload, traffic: Traffic | None = None
@@ -30,6 +31,7 @@ class RankContext:
         self.subject = subject
         self.workload = workload
         self.traffic = traffic
+        self.calls = LoopCalls(Stage(bench, subject), workload)
 
     def run_step(self) -> None:
         """One scheduler step. Lets through whatever the subject raises."""
@@ -39,6 +41,7 @@ class RankContext:
         self.workload.step()
         self.record_begin()
         self.check()
+        self.calls.make()
         self.record_end()
         _call(self.bench.hooks.after)
 
@@ -95,6 +98,8 @@ class RankContext:
         if self.bench.controller is not None:
             for entry, pages in self.bench.controller.host_books().items():
                 books["host"][entry] += pages
+            waiting = [str(name) for name in self.subject.pending()["prefetch"]]
+            books["host"]["flight"] += self.bench.controller.held_by_prefetches(waiting)
         self.bench.recorder.add(
             Final,
             books["device"],

@@ -1,12 +1,12 @@
 """What a workload is, and the place it acts in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from testbed.cache import KVCache, TransferController
 from testbed.events import Clock
-from testbed.scenario import Scenario
+from testbed.scenario import Call, Scenario
 from testbed.subjects.base import Subject
 from testbed.trace.recorder import Recorder
 
@@ -72,6 +72,11 @@ class Workload(Protocol):
 
     def step(self) -> None:
         """Do this step's share: admit requests, enqueue transfers."""
+
+    def asked(self, call: Call) -> Sequence[str]:
+        """Keys that a question among a scenario's ``calls`` may be about by now, the same on every
+        rank: requests that wait for a prefetch, loads.
+        """
 
     def locked(self) -> list[int]:
         """Node ids on which the workload itself holds a device lock, one entry a lock."""

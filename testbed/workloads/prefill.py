@@ -3,7 +3,7 @@
 from typing import Literal
 
 from testbed.cache.contents import mix63, mix64
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.scenario import Scenario
 from testbed.workloads import requests
 from testbed.workloads.requests import Pace, RequestLine, RequestPlan
@@ -28,18 +28,38 @@ class PrefillSpec(Pace, frozen=True, kw_only=True):
 def plan(spec: PrefillSpec, scenario: Scenario) -> RequestPlan:
     """Make the requests. Raises BadInput."""
     if not spec.lengths or min(spec.lengths) < 1:
-        raise BadInput(f"workload.lengths is {spec.lengths}: give token counts from 1 on")
+        raise BadInput(f"workload.lengths is {brief(spec.lengths)}: give token counts from 1 on")
     if not 0 <= spec.shared_prefix <= 1:
         raise BadInput(f"workload.shared_prefix is {spec.shared_prefix}: give a fraction, 0 to 1")
     if spec.prefixes < 1:
         raise BadInput(f"workload.prefixes is {spec.prefixes}: give a number from 1 on")
+    if spec.requests < 1:
+        raise BadInput(f"workload.requests is {spec.requests}: give a number from 1 on")
+    _check_size(spec, scenario)
     made = [_request(spec, scenario, number) for number in range(spec.requests)]
     return requests.plan(made, spec, scenario)
 
 
+def _check_size(spec: PrefillSpec, scenario: Scenario) -> None:
+    """Before a block is made: sizes that nobody meant must cost neither time nor memory."""
+    page = [_pages(spec, scenario, number) for number in range(len(spec.lengths))]
+    for number, pages in enumerate(page[: spec.requests]):
+        requests.check_room(f"r{number}", pages, scenario)
+    rounds, rest = divmod(spec.requests, len(page))
+    blocks = rounds * sum(page) + sum(page[:rest])
+    if blocks > requests.MAX_BLOCKS:
+        raise BadInput(
+            f"workload has {spec.requests} requests of {blocks} pages in all: "
+            f"at most {requests.MAX_BLOCKS} are made, lower workload.requests"
+        )
+
+
+def _pages(spec: PrefillSpec, scenario: Scenario, number: int) -> int:
+    return -(-spec.lengths[number % len(spec.lengths)] // scenario.sizes.page_tokens)
+
+
 def _request(spec: PrefillSpec, scenario: Scenario, number: int) -> RequestLine:
-    tokens = spec.lengths[number % len(spec.lengths)]
-    pages = -(-tokens // scenario.sizes.page_tokens)
+    pages = _pages(spec, scenario, number)
     shared = int(pages * spec.shared_prefix)
     seed = scenario.seed
     prefix = mix64(seed, _DRAW, number) % spec.prefixes

@@ -19,9 +19,12 @@ from testbed.cache import Node, TransferController
 from testbed.cache.contents import mix64
 from testbed.errors import BadInput
 from testbed.events import Readiness
-from testbed.scenario import Scenario
+from testbed.scenario import Call, Scenario
 from testbed.trace.events import Request
 from testbed.workloads.base import Stage
+
+MAX_BLOCKS = 1 << 20
+"""Token blocks of all requests of a workload together; every rank holds them all."""
 
 ReadyAfter = int | tuple[int, int]
 """Steps until a transfer is ready: a number, or [lowest, highest] from which each key draws."""
@@ -77,14 +80,17 @@ def plan(requests: Sequence[RequestLine], pace: Pace, scenario: Scenario) -> Req
     if not requests:
         raise BadInput("workload has no request: raise workload.requests")
     largest = max(requests, key=lambda request: len(request.blocks))
-    pages, room = len(largest.blocks), scenario.sizes.device_pages
-    if pages > room:
-        raise BadInput(
-            f"workload: {largest.key} has {pages} pages, sizes.device_pages is {room}: raise it"
-        )
+    check_room(largest.key, len(largest.blocks), scenario)
     if pace.backup_after < 0:
         raise BadInput(f"workload.backup_after is {pace.backup_after}: give steps from 0 on")
     return RequestPlan(tuple(requests), per_step, ready_after, pace.backup_after, scenario.seed)
+
+
+def check_room(key: str, pages: int, scenario: Scenario) -> None:
+    """Raise BadInput for a request that no rank has the pages for."""
+    room = scenario.sizes.device_pages
+    if pages > room:
+        raise BadInput(f"workload: {key} has {pages} pages, sizes.device_pages is {room}: raise it")
 
 
 class Requests:
@@ -105,6 +111,10 @@ class Requests:
             if not self._admit(self._waiting[0]):
                 break
             self._waiting.popleft()
+
+    def asked(self, call: Call) -> Sequence[str]:
+        """None: requests here ask storage for nothing, and their loads bear the keys of nodes."""
+        return ()
 
     def locked(self) -> list[int]:
         """The last node of every request of this step."""

@@ -6,6 +6,7 @@ host only from the start. Keys say the place in the list: ``w0``, ``l0``, ``p0``
 evicted: a scenario whose nodes do not all fit is refused.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,15 +14,15 @@ import msgspec
 
 from testbed.cache import Node, TransferController
 from testbed.cache.contents import mix63
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.events import Readiness
-from testbed.scenario import Scenario, Where, select
+from testbed.scenario import Call, Scenario, Where, select
 from testbed.workloads.base import Stage
 
 PAGES = 2
 """Pages of each scripted node."""
 
-_STREAMS = {"write": 1, "load": 2, "anchor": 3}
+_STREAMS = {"write": 1, "load": 2, "anchor": 3, "base": 4, "fetch": 5}
 
 
 class TransferSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +46,20 @@ class StorageSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on: Where = "all"
 
 
+class PrefetchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request, ``f0`` and so on, that asks storage for the PAGES pages after a node of its own.
+
+    at: step in which it asks, and is told how many of them storage has: ``found``. page_after: see
+    ``Readiness.parse``; of each page after the one before it. Whether it is stopped is for the
+    scenario's ``calls`` to ask.
+    """
+
+    at: int = 0
+    found: int = 2
+    page_after: int | dict[str, Any] | None = 1
+    on: Where = "all"
+
+
 class ScriptedSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keys of the ``scripted`` workload. backup_after: steps from a completed write to the ACK
     of its backup to storage.
@@ -54,18 +69,22 @@ class ScriptedSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     writes: list[TransferSpec] = []
     loads: list[TransferSpec] = []
     storage: list[StorageSpec] = []
+    prefetches: list[PrefetchSpec] = []
     backup_after: int = 1
 
 
 @dataclass(frozen=True)
 class _Item:
-    """One line of the script. queue: write, load, or a storage queue's name."""
+    """One line of the script. queue: write, load, fetch, or a storage queue's name. found: pages,
+    of a fetch.
+    """
 
     key: str
     queue: str
     at: int
     on: frozenset[int]
     readiness: Readiness
+    found: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,6 +93,18 @@ class ScriptedPlan:
 
     items: tuple[_Item, ...]
     backup_after: int
+    ranks: int
+
+    @property
+    def scripts(self) -> dict[int, dict[str, list[int]]]:
+        """Rank -> queue (write, load) -> the step of each transfer that it enqueues."""
+        return {
+            rank: {
+                queue: [item.at for item in self.items if item.queue == queue and rank in item.on]
+                for queue in ("write", "load")
+            }
+            for rank in range(self.ranks)
+        }
 
     def begin(self, stage: Stage) -> "Scripted":
         """Plant what must be on host from the start."""
@@ -96,12 +127,24 @@ def plan(spec: ScriptedSpec, scenario: Scenario) -> ScriptedPlan:
         _check_queue(item.queue, where, scenario)
         on = select(item.on, scenario.topology) & _owners(item.queue, scenario)
         items.append(_Item(f"p{place}", item.queue, item.at, on, Readiness.steps(0)))
+    items += [_prefetch(place, asked, scenario) for place, asked in enumerate(spec.prefetches)]
     if spec.backup_after < 0:
         raise BadInput(f"workload.backup_after is {spec.backup_after}: give steps from 0 on")
-    if spec.storage and not scenario.storage:
-        raise BadInput('workload.storage lists items but storage is off: set "storage": true')
+    for name, listed_items in (("storage", spec.storage), ("prefetches", spec.prefetches)):
+        if listed_items and not scenario.storage:
+            raise BadInput(f'workload.{name} lists items but storage is off: set "storage": true')
     _check_room(items, scenario)
-    return ScriptedPlan(tuple(items), spec.backup_after)
+    return ScriptedPlan(tuple(items), spec.backup_after, scenario.topology.size)
+
+
+def _prefetch(place: int, asked: PrefetchSpec, scenario: Scenario) -> _Item:
+    where = f"workload.prefetches[{place}]"
+    _check_at(asked.at, where, scenario)
+    if not 0 <= asked.found <= PAGES:
+        raise BadInput(f"{where}.found is {asked.found}: give pages from 0 to {PAGES}")
+    on = select(asked.on, scenario.topology)
+    readiness = Readiness.parse(asked.page_after, f"{where}.page_after")
+    return _Item(f"f{place}", "fetch", asked.at, on, readiness, asked.found)
 
 
 def _check_at(at: int, where: str, scenario: Scenario) -> None:
@@ -112,7 +155,7 @@ def _check_at(at: int, where: str, scenario: Scenario) -> None:
 def _check_queue(queue: str, where: str, scenario: Scenario) -> None:
     names = ["prefetch", "release", *(f"sidecar:{pool.name}" for pool in scenario.sidecars)]
     if queue not in names:
-        raise BadInput(f"{where}.queue is {queue!r}: give one of {', '.join(names)}")
+        raise BadInput(f"{where}.queue is {brief(queue)}: give one of {', '.join(names)}")
 
 
 def _owners(queue: str, scenario: Scenario) -> frozenset[int]:
@@ -127,7 +170,8 @@ def _check_room(items: list[_Item], scenario: Scenario) -> None:
         return sum(item.queue in queues for item in items)
 
     device = PAGES * count("write", "load")
-    host = PAGES * count("write", "load", "prefetch") + count("release")
+    # A fetch has its anchor, and the pages it asks for.
+    host = PAGES * count("write", "load", "prefetch", "fetch", "fetch") + count("release")
     for pool, needed in (("device_pages", device), ("host_pages", host)):
         given = getattr(scenario.sizes, pool)
         if needed > given:
@@ -142,20 +186,29 @@ class Scripted:
         self._rank = stage.bench.rank
         self._by_step: dict[int, list[_Item]] = {}
         self._planted: dict[str, Node] = {}
+        self._come: dict[str, list[str]] = {}
         for item in plan.items:
             self._by_step.setdefault(item.at, []).append(item)
             if item.queue == "load":
                 self._planted[item.key] = self._plant("load", item)
             elif item.queue == "prefetch":
                 self._planted[item.key] = self._plant("anchor", item)
+            elif item.queue == "fetch":
+                self._planted[item.key] = self._plant("base", item)
 
     def step(self) -> None:
         """Enqueue what the script has for this step."""
         for item in self._by_step.get(self._stage.bench.clock.step, ()):
+            self._come.setdefault(item.queue, []).append(item.key)
             if item.queue == "write":
                 self._write(item)
             elif self._enqueues(item):
                 self._enqueue(item)
+
+    def asked(self, call: Call) -> Sequence[str]:
+        """Fetches and loads whose step has come, on whatever ranks they were begun."""
+        queue = {"prefetch-check": "fetch", "load-back-poll": "load"}.get(call)
+        return self._come.get(queue, []) if queue else []
 
     def locked(self) -> list[int]:
         """A script holds no locks of its own."""
@@ -180,10 +233,16 @@ class Scripted:
             node = self._planted[item.key]
             if controller.load(node, item.key, item.readiness):
                 self._stage.subject.track_load(node.id)
-        elif item.queue == "prefetch":
-            operation = controller.begin_prefetch(self._planted[item.key], item.key)
+        elif item.queue in ("prefetch", "fetch"):
+            operation = controller.begin_prefetch(
+                self._planted[item.key],
+                item.key,
+                _blocks("fetch", item),
+                item.found,
+                item.readiness,
+            )
             self._stage.subject.track_prefetch(operation)
-            controller.answer_prefetch(operation, found_tokens=0)
+            controller.answer_prefetch(operation)
         else:
             _release(controller, item)
 

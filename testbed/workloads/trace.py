@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, shortened
 from testbed.scenario import Scenario
 from testbed.workloads import requests
 from testbed.workloads.requests import Pace, RequestLine, RequestPlan
@@ -56,25 +56,38 @@ def located(path: str) -> Path:
     the environment variable TESTBED_TRACES names.
     """
     named, folder = Path(path), os.environ.get(TRACES_ENV)
-    return Path(folder) / named.name if folder and not named.exists() else named
+    # Not Path.exists(): that raises for a name too long.
+    return Path(folder) / named.name if folder and not os.path.exists(named) else named
 
 
 def read(path: Path, limit: int | None = None) -> list[RequestLine]:
     """The first ``limit`` requests of a trace file. Raises BadInput naming file, line and field."""
+    if not os.path.isfile(path):  # neither a name that can be none nor a pipe that never ends
+        raise BadInput(
+            f"trace {shortened(str(path))}: cannot be read (no such file); "
+            f"{TRACES_ENV} may name the folder that holds it"
+        )
+    found: list[RequestLine] = []
+    blocks = 0
     try:
         with path.open("rb") as file:
-            return [_request(path, at, line) for at, line in enumerate(islice(file, limit), 1)]
+            for at, line in enumerate(islice(file, limit), 1):
+                found.append(_request(path, at, line))
+                blocks += len(found[-1].blocks)
+                if blocks > requests.MAX_BLOCKS:
+                    raise BadInput(
+                        f"trace {path}, line {at}: more than {requests.MAX_BLOCKS} blocks up to "
+                        "here: lower workload.requests"
+                    )
     except OSError as error:
-        raise BadInput(
-            f"trace {path}: cannot be read ({error.strerror}); "
-            f"{TRACES_ENV} may name the folder that holds it"
-        ) from error
+        raise BadInput(f"trace {path}: cannot be read ({error.strerror})") from error
+    return found
 
 
 def _request(path: Path, at: int, raw: bytes) -> RequestLine:
     try:
         line = _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"trace {path}, line {at}: {error}") from error
     blocks = -(-line.input_length // BLOCK_TOKENS)
     if len(line.hash_ids) != blocks:

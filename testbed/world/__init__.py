@@ -6,6 +6,6 @@ knows nothing of caches; what runs in a rank imports nothing of the controller.
 """
 
 from testbed.world.fleet import Fleet
-from testbed.world.lasting import LastingFleet
+from testbed.world.lasting import AnyFleet, LastingFleet, MakesFleet
 
-__all__ = ["Fleet", "LastingFleet"]
+__all__ = ["AnyFleet", "Fleet", "LastingFleet", "MakesFleet"]

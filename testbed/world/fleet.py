@@ -136,17 +136,28 @@ class Fleet:
     """``world`` hosts under one torchrun. ``with Fleet(4) as fleet: record = fleet.run(scenario)``.
 
     Every topology with at most ``world`` ranks runs on the same fleet; with ``oversubscribe`` a
-    host forks several ranks of one case. ``port`` 0 lets the kernel choose. Raises EnvironmentFault
-    if the fleet cannot start or loses a host.
+    host forks several ranks of one case. ``port`` 0 lets the kernel choose. ``hosts``: the module
+    that torchrun runs, for hosts that fork ranks of another kind. ``probe_s``: how often a silent
+    case is looked at. Raises EnvironmentFault if the fleet cannot start or loses a host.
     """
 
-    def __init__(self, world: int = 4, *, oversubscribe: bool = False, port: int = 0) -> None:
+    def __init__(
+        self,
+        world: int = 4,
+        *,
+        oversubscribe: bool = False,
+        port: int = 0,
+        hosts: str = "testbed.world.host",
+        probe_s: float = _PROBE_S,
+    ) -> None:
         if world < 1:
             raise BadInput(f"the world has {world} ranks: give WORLD a whole number from 1 on")
         if not 0 <= port <= _LAST_PORT:
             raise BadInput(f"port {port}: give one from 0 (any free one) to {_LAST_PORT}")
         self.world = world
         self._oversubscribe = oversubscribe
+        self._host_module = hosts
+        self._probe_s = probe_s
         self.lost = ""  # why no further case can run, once a host is gone
         self._cases = 0
         self._wires: list[Wire] = []
@@ -226,8 +237,9 @@ class Fleet:
             fleet_file.touch(mode=0o600)
             address = {"host": "127.0.0.1", "port": listener.getsockname()[1], "token": token}
             fleet_file.write_text(json.dumps(address))
+            launcher = [sys.executable, "-m", "launchers.torchrun"]
             self._launcher = subprocess.Popen(
-                [sys.executable, "-m", "launchers.torchrun", str(self.world), str(self.folder)],
+                [*launcher, str(self.world), str(self.folder), self._host_module],
                 env={**_environment(), FLEET_FILE_ENV: str(fleet_file)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -332,7 +344,7 @@ class Fleet:
         before: _Standing = {}
         refuted: _Standing = {}  # a standstill already looked at: an event, a local queue
         while (left := moved_at + patience_s - time.monotonic()) > 0:
-            if self._until(case, lambda: len(case.done) == case.size, min(left, _PROBE_S)):
+            if self._until(case, lambda: len(case.done) == case.size, min(left, self._probe_s)):
                 return "finished"
             if not case.broken:
                 self._probe(case, whole=False)

@@ -16,12 +16,13 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from testbed import __version__
+from testbed.death import die_with_parent
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.scenario import Scenario, from_object
 from testbed.trace.log import SharedLog
-from testbed.world.death import die_with_parent
 from testbed.world.seat import BROKE, DONE, EXIT_TROUBLE, GO, READY, RELEASE, RankSeat, RunRank
 from testbed.world.wire import (
     Broke,
@@ -274,12 +275,17 @@ def main() -> None:
     from testbed import subjects
     from testbed.world.rank import run_rank
 
+    serve(subjects.preload, run_rank)
+
+
+def serve(prepare: Callable[[str], None], run_rank: RunRank) -> NoReturn:
+    """Connect to the controller and be a Host until it is gone; ends the process."""
     wire = _connect()
     gc.collect()
     gc.freeze()  # keeps the children from copying every page the collector would touch
     status = 1
     try:
-        Host(wire, subjects.preload, run_rank).serve()
+        Host(wire, prepare, run_rank).serve()
         status = 0
     except ConnectionError:
         status = 0  # the controller is gone, and serve() has ended the ranks

@@ -9,7 +9,7 @@ it, and why. What may not live here: anything that is not wrong, but for ground 
 from typing import Any
 
 from testbed.cache import KVCache, TransferController
-from testbed.errors import BadInput
+from testbed.errors import BadInput, brief
 from testbed.protocols import Groups
 from testbed.subjects.bugs import counting, deciding, entering, messages
 from testbed.subjects.bugs.base import OverProtocol
@@ -64,7 +64,7 @@ def find(name: str) -> type[Any]:
     """The class of ``bug:<name>``. Raises BadInput."""
     planted = REGISTRY.get(name.removeprefix(PREFIX))
     if planted is None:
-        raise BadInput(f"planted bug {name!r} is unknown: `python -m testbed list subjects`")
+        raise BadInput(f"planted bug {brief(name)} is unknown: `python -m testbed list subjects`")
     return planted
 
 

@@ -1,12 +1,177 @@
-"""SGLang releases as subjects: their own code, lifted out of the wheel, over our cache and
-controller.
+"""SGLang's own code as subjects: lifted out of a release's wheel or of a checkout, over our cache
+and controller.
 
-``releases`` fetches and keeps sources, ``lift`` brings parts of them to life, ``subject`` joins the
-two to a rank. Nothing of SGLang is imported or kept in this repository.
+``names`` reads a subject's name; ``releases`` and ``checkout`` are where sources come from
+(``source``); ``lift`` brings parts of them to life; ``lifted`` cuts a cache class at our ``seams``;
+``adapters`` is the table of what differs between sources; ``unified`` and ``hiradix`` join a cache
+class to a rank. Nothing of SGLang is imported or kept in this repository.
 """
 
-from testbed.subjects.sglang.lift import LiftError
-from testbed.subjects.sglang.releases import fetch
-from testbed.subjects.sglang.subject import PREFIX, SglangSubject, lifted, versions
+from collections.abc import Collection
+from functools import cache
+from typing import NamedTuple
 
-__all__ = ["PREFIX", "LiftError", "SglangSubject", "fetch", "lifted", "versions"]
+from testbed.cache import KVCache, TransferController
+from testbed.protocols import Groups
+from testbed.scenario import Call, Scenario
+from testbed.subjects.sglang import checkout, names, releases
+from testbed.subjects.sglang.hiradix import HIRADIX, HiRadixSubject
+from testbed.subjects.sglang.lift import LiftError
+from testbed.subjects.sglang.lifted import CacheClass, Lifted, lift
+from testbed.subjects.sglang.names import RELEASE, is_lifted
+from testbed.subjects.sglang.source import Source
+from testbed.subjects.sglang.subject import LiftedSubject
+from testbed.subjects.sglang.unified import UNIFIED, UnifiedSubject
+
+__all__ = [
+    "RELEASE",
+    "LiftError",
+    "cached",
+    "check",
+    "check_form",
+    "fetched",
+    "is_lifted",
+    "known",
+    "lifted",
+    "make",
+    "offers",
+    "versions",
+]
+
+
+KNOWN = (
+    "0.5.12",
+    "0.5.12.post1",
+    "0.5.13",
+    "0.5.13.post1",
+    "0.5.14",
+    "0.5.15",
+    "0.5.15.post1",
+    "0.5.16",
+    "0.5.17",
+    "0.5.18",
+    "0.5.19",
+    "0.5.20",
+    "0.5.21",
+    "0.5.22",
+    "0.5.23",
+)
+"""Releases with a UnifiedRadixCache that offloads, as of this writing. Any may be asked for."""
+
+KNOWN_HIRADIX = (
+    "0.5.9",
+    "0.5.10",
+    "0.5.10.post1",
+    "0.5.11",
+    "0.5.12",
+    "0.5.12.post1",
+    "0.5.13",
+    "0.5.13.post1",
+    "0.5.14",
+    "0.5.15",
+    "0.5.15.post1",
+    "0.5.16",
+    "0.5.17",
+    "0.5.18",
+    "0.5.19",
+    "0.5.20",
+)
+"""Releases whose HiRadixCache is known to be one that can be lifted; there was none after them."""
+
+
+class _Kind(NamedTuple):
+    cache: CacheClass
+    subject: type[LiftedSubject]
+
+
+_KINDS: dict[names.CacheName, _Kind] = {
+    "unified": _Kind(UNIFIED, UnifiedSubject),
+    "hiradix": _Kind(HIRADIX, HiRadixSubject),
+}
+
+
+def cached() -> list[str]:
+    """The subjects of releases that lie in the cache, oldest first."""
+    return [f"{names.RELEASE}{version}" for version in releases.cached()]
+
+
+def check_form(name: str) -> None:
+    """Raises BadInput for a name that cannot be one of a lifted subject."""
+    names.parse(name)
+
+
+def known() -> dict[str, str]:
+    """Releases by name, those in the cache and those known when this was written, and one line on
+    each: what it is, and whether it is at hand. Asks no index.
+    """
+    cached = {entry.version: entry for entry in releases.entries()}
+    told: dict[str, str] = {}
+    for version in sorted({*KNOWN, *cached}, key=releases.age):
+        state = _state(cached[version]) if version in cached else "not fetched yet"
+        told[f"{names.RELEASE}{version}"] = f"UnifiedRadixCache of that release; {state}"
+    for version in KNOWN_HIRADIX:
+        state = _state(cached[version]) if version in cached else "not fetched yet"
+        name = f"{names.RELEASE}{version}:{names.HIRADIX}"
+        told[name] = f"HiRadixCache of that release; {state}"
+    return told
+
+
+def fetched(name: str) -> str:
+    """Fetch a release as ``check`` does; one line on what is there now."""
+    version = names.parse(name).where
+    release = releases.fetch(version)
+    entry = next(one for one in releases.entries() if one.folder == release.folder)
+    return f"{names.RELEASE}{version}: {_state(entry)}"
+
+
+def _state(entry: releases.Entry) -> str:
+    size_mb = entry.size_bytes / 1e6
+    sound = f"will be fetched again: {entry.trouble}" if entry.trouble else "hashes ok"
+    return f"{size_mb:.1f} MB in {entry.folder}, {sound}"
+
+
+def check(name: str) -> None:
+    """Fetch a release that is not in the cache, or not as it was fetched; look for a checkout's
+    package. Raises BadInput for a name or a release that does not exist and for a folder without
+    the package, EnvironmentFault for a release that cannot be fetched.
+    """
+    parsed = names.parse(name)
+    if parsed.kind == "release":
+        releases.fetch(parsed.where)
+    else:
+        checkout.find(parsed.where)
+
+
+@cache
+def lifted(name: str) -> Lifted:
+    """Lift a subject, once per process. Raises as ``check``, and LiftError for what cannot be
+    lifted.
+    """
+    parsed = names.parse(name)
+    return lift(_source(parsed), _KINDS[parsed.cache].cache)
+
+
+def offers(name: str) -> Collection[Call]:
+    """What scenarios can have called of the subject besides its check. Raises as ``lifted``."""
+    return lifted(name).adapter.calls
+
+
+def versions(name: str) -> dict[str, str]:
+    """Where the lifted code comes from, for the record."""
+    return lifted(name).source.versions()
+
+
+def make(
+    name: str,
+    cache: KVCache,
+    controller: TransferController | None,
+    groups: Groups,
+    scenario: Scenario,
+) -> LiftedSubject:
+    """The subject of one rank. Raises as ``lifted``."""
+    kind = _KINDS[names.parse(name).cache]
+    return kind.subject(lifted(name), cache, controller, groups, scenario)
+
+
+def _source(name: names.SubjectName) -> Source:
+    return releases.opened(name.where) if name.kind == "release" else checkout.find(name.where)

@@ -29,7 +29,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from testbed.errors import EnvironmentFault
-from testbed.subjects.sglang.releases import PACKAGE, Release
+from testbed.subjects.sglang.names import PACKAGE
+from testbed.subjects.sglang.source import Source
 
 _REAL = frozenset(sys.stdlib_module_names) | {"torch", "msgspec"}
 _ANNOTATIONS_ARE_TEXT = __future__.annotations.compiler_flag
@@ -44,23 +45,30 @@ class LiftError(EnvironmentFault):
 class LiftedClass(typing.NamedTuple):
     """A class cut down to what can be reached.
 
-    methods: names taken. mentions: every attribute name in them, of whatever. reads: attributes
-    that they use of ``self`` and that are no methods. set_up: makes anew those of them that the
-    class's own set-up gives a value needing no parameter.
+    methods: names taken, and for each every attribute name in its code, of whatever. reads:
+    attributes that they use of ``self`` and that are no methods. set_up: makes anew those of them
+    that the class's own set-up gives a value needing no parameter, but for those named.
     """
 
     cls: type
-    methods: frozenset[str]
-    mentions: frozenset[str]
+    methods: dict[str, frozenset[str]]
     reads: frozenset[str]
-    set_up: Callable[[], dict[str, Any]]
+    set_up: Callable[..., dict[str, Any]]
+
+    def mentions(self, name: str, method: str | None = None) -> bool:
+        """Whether an attribute of that name occurs in the method, or in any; False where there is
+        no such method.
+        """
+        if method is not None:
+            return name in self.methods.get(method, frozenset())
+        return any(name in used for used in self.methods.values())
 
 
 class Library:
-    """The lifted modules of one release. replaced: values for names, wherever imported."""
+    """The lifted modules of one source. replaced: values for names, wherever imported."""
 
-    def __init__(self, release: Release, replaced: dict[str, Any]) -> None:
-        self.release = release
+    def __init__(self, source: Source, replaced: dict[str, Any]) -> None:
+        self.source = source
         self.replaced = replaced
         self._modules: dict[str, Module] = {}
 
@@ -72,13 +80,13 @@ class Library:
 
     def has(self, name: str) -> bool:
         """Whether the release has a file for the module ``name``."""
-        return any(self.release.has(path) for path in _paths(name))
+        return any(self.source.has(path) for path in _paths(name))
 
     def _path(self, name: str) -> str:
         for path in _paths(name):
-            if self.release.has(path):
+            if self.source.has(path):
                 return path
-        raise LiftError(f"module {name} of sglang {self.release.version} has no file to lift from")
+        raise LiftError(f"{self.source.name}: module {name} has no file to lift from")
 
 
 def _paths(module: str) -> tuple[str, str]:
@@ -106,13 +114,13 @@ class Module:
         self._library = library
         self._is_package = path.endswith("/__init__.py")
         self.name = name
-        self.told = library.release.told(path)
-        source = library.release.read(path)
-        self._defined = dict(_definitions(ast.parse(source)))
+        self.told = library.source.told(path)
+        text = library.source.read(path)
+        self._defined = dict(_definitions(ast.parse(text)))
         self._coming: set[str] = set()
         self.namespace = _Namespace(self._bring)
         self.namespace["__name__"] = self._register()
-        _show_lines_in_tracebacks(self.told, source)
+        _show_lines_in_tracebacks(self.told, text)
 
     def has(self, name: str) -> bool:
         """Whether the file defines or imports ``name`` at its top level."""
@@ -125,14 +133,19 @@ class Module:
         except KeyError as error:
             raise LiftError(f"{self.told} has no name {name} to lift") from error
 
+    def attributes_of_self(self, name: str) -> frozenset[str]:
+        """Attributes and methods that the whole class of that name uses of ``self``. Raises
+        LiftError.
+        """
+        methods = [item for item in self._class(name).body if isinstance(item, Function)]
+        return frozenset(used for method in methods for used in _own_attributes(method))
+
     def lift_class(self, name: str, roots: Collection[str], cut: Collection[str]) -> LiftedClass:
         """The class with the methods that ``roots`` reach, but for those in ``cut``.
 
         Roots that the class does not have are left out. Raises LiftError.
         """
-        node = self._defined.get(name)
-        if not isinstance(node, ast.ClassDef):
-            raise LiftError(f"{self.told} has no class {name} to lift")
+        node = self._class(name)
         taken, reads = _reachable(node, roots, cut)
         body: list[ast.stmt] = [
             item for item in node.body if isinstance(item, Function) and item.name in taken
@@ -142,15 +155,16 @@ class Module:
         )
         if sys.version_info >= (3, 12):
             short.type_params = []
-        self._run(ast.copy_location(short, node), name)
+        self._run(ast.fix_missing_locations(ast.copy_location(short, node)), name)
         cls: type = self.namespace[name]
         self._bring_ahead(cls)
-        mentions = frozenset(
-            inner.attr for inner in ast.walk(short) if isinstance(inner, ast.Attribute)
-        )
-        return LiftedClass(
-            cls, frozenset(taken), mentions, frozenset(reads), self._set_up(node, reads)
-        )
+        return LiftedClass(cls, _mentioned(body), frozenset(reads), self._set_up(node, reads))
+
+    def _class(self, name: str) -> ast.ClassDef:
+        node = self._defined.get(name)
+        if not isinstance(node, ast.ClassDef):
+            raise LiftError(f"{self.told} has no class {name} to lift")
+        return node
 
     def _bring_ahead(self, cls: type) -> None:
         # So that ranks forked from here need not; what cannot be had is told where it is used.
@@ -158,7 +172,7 @@ class Module:
             with contextlib.suppress(LiftError):
                 self._need(name)
 
-    def _set_up(self, node: ast.ClassDef, reads: Collection[str]) -> Callable[[], dict[str, Any]]:
+    def _set_up(self, node: ast.ClassDef, reads: Collection[str]) -> Callable[..., dict[str, Any]]:
         values: dict[str, types.CodeType] = {}
         for attribute, value in _set_on_self(node):
             names = _eager_names(value)
@@ -169,7 +183,9 @@ class Module:
                 for name in names:
                     self._need(name)
                 values[attribute] = self._compile(ast.Expression(value), "eval")
-        return lambda: {name: eval(code, self.namespace) for name, code in values.items()}
+        return lambda *given: {
+            name: eval(code, self.namespace) for name, code in values.items() if name not in given
+        }
 
     def _bring(self, name: str) -> Any:
         node = self._defined.get(name)
@@ -363,6 +379,15 @@ def _reachable(
             elif used not in methods:
                 reads.add(used)
     return taken, reads
+
+
+def _mentioned(methods: Iterable[ast.stmt]) -> dict[str, frozenset[str]]:
+    names: dict[str, frozenset[str]] = {}
+    for method in methods:
+        if isinstance(method, Function):
+            used = {inner.attr for inner in ast.walk(method) if isinstance(inner, ast.Attribute)}
+            names[method.name] = names.get(method.name, frozenset()) | used
+    return names
 
 
 def _own_attributes(method: Function) -> Iterator[str]:

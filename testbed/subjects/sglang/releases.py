@@ -1,41 +1,37 @@
 """SGLang releases from the package index: fetched once, kept as sources, never imported.
 
-A release is kept under the user's cache folder as the Python files of its wheel that lifting may
-read, with ``source.json`` naming the wheel and the SHA-256 of it and of every file. The same wheel
-is asked for on every machine, whatever its own Python: only its sources are used.
+A release is kept in the cache as the Python files of its wheel that lifting may read, with
+``source.json`` naming the wheel and the SHA-256 of it and of every file. An entry that is not what
+it was when it was fetched is fetched again.
 """
 
 import hashlib
-import os
 import re
 import shutil
-import subprocess
-import sys
-import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.errors import EnvironmentFault
+from testbed.subjects.sglang import cache_folder
+from testbed.subjects.sglang.download import download
+from testbed.subjects.sglang.names import PACKAGE, RELEASE, check_version
 
-PACKAGE = "sglang"
 MANIFEST = "source.json"
-FETCH_TIMEOUT_S = 600
+FORMAT = 1
+"""Counts up when ``_KEPT`` grows: entries of an earlier testbed then lack files."""
 
-_VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*")
 _KEPT = re.compile(
-    r"sglang/srt/(mem_cache/.*|managers/.*|distributed/.*|utils/.*|observability/.*|session/.*|[^/]*)\.py"
+    r"sglang/srt/((mem_cache|managers|distributed|disaggregation|utils|observability|session)/.*"
+    r"|[^/]*)\.py"
 )
-_WHEEL_TAGS = (
-    "--python-version=3.11",
-    "--implementation=cp",
-    "--abi=cp311",
-    "--abi=none",
-    "--platform=manylinux_2_34_x86_64",
-    "--platform=manylinux2014_x86_64",
-)
+
+
+# Entries whose files this process has checked: once is enough, reading checks each file again.
+_SEEN_SOUND: set[tuple[Path, str]] = set()
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -45,6 +41,17 @@ class Manifest(msgspec.Struct, frozen=True):
     wheel: str
     sha256: str
     files: dict[str, str]
+    format: int = 0
+
+
+class Entry(NamedTuple):
+    """A release in the cache, for people. trouble: why it will be fetched again, "" if it won't."""
+
+    version: str
+    folder: Path
+    files: int
+    size_bytes: int
+    trouble: str
 
 
 @dataclass(frozen=True)
@@ -59,24 +66,30 @@ class Release:
         """As the package index names it, such as ``0.5.19``."""
         return self.manifest.version
 
+    @property
+    def name(self) -> str:
+        """``sglang==0.5.19``."""
+        return f"{RELEASE}{self.version}"
+
+    def versions(self) -> dict[str, str]:
+        """Version, wheel and SHA-256 of the wheel."""
+        return {
+            "sglang": self.version,
+            "sglang-wheel": self.manifest.wheel,
+            "sglang-sha256": self.manifest.sha256,
+        }
+
     def has(self, path: str) -> bool:
         """Whether ``path`` (inside the package, such as ``srt/environ.py``) was kept."""
         return path in self.manifest.files
 
     def read(self, path: str) -> str:
         """Text of one file. Raises EnvironmentFault if it is not what was fetched."""
-        file = self.folder / path
-        try:
-            raw = file.read_bytes()
-        except OSError as error:
+        trouble, raw = self._bytes(path)
+        if trouble:
             raise EnvironmentFault(
-                f"{self.told(path)}: cannot be read from the cache ({error.strerror}); delete its "
-                f"folder {self.folder.name} there and run again"
-            ) from error
-        if hashlib.sha256(raw).hexdigest() != self.manifest.files.get(path):
-            raise EnvironmentFault(
-                f"{self.told(path)}: the cached file was changed; delete its folder "
-                f"{self.folder.name} there and run again"
+                f"{self.told(path)}: {trouble}; "
+                f"`python -m testbed subjects fetch {self.name}` fetches it again"
             )
         return raw.decode()
 
@@ -84,86 +97,108 @@ class Release:
         """How tracebacks and messages name a file: ``sglang-0.5.19/srt/mem_cache/...``."""
         return f"{PACKAGE}-{self.version}/{path}"
 
+    def trouble(self) -> str:
+        """The first file that is not what was fetched, and why; "" where all are."""
+        for path in self.manifest.files:
+            trouble, _ = self._bytes(path)
+            if trouble:
+                return f"{path}: {trouble}"
+        return ""
 
-def cache_root() -> Path:
-    """``$XDG_CACHE_HOME/hicache-testbed``, by default under ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "hicache-testbed"
+    def _bytes(self, path: str) -> tuple[str, bytes]:
+        try:
+            raw = (self.folder / path).read_bytes()
+        except OSError as error:
+            return f"cannot be read from the cache ({error.strerror})", b""
+        changed = hashlib.sha256(raw).hexdigest() != self.manifest.files.get(path)
+        return ("the cached file was changed" if changed else ""), raw
 
 
-def check_version(version: str) -> None:
-    """Raises BadInput where ``version`` cannot be a release's number."""
-    if _VERSION.fullmatch(version) is None:
-        raise BadInput(f"subject sglang=={version}: is no version number, write sglang==0.5.19")
+def cached() -> list[str]:
+    """Versions that the cache holds, oldest first; their files are not looked at."""
+    prefix = f"{PACKAGE}-"
+    folders = [folder for folder in cache_folder.root().glob(f"{prefix}*") if _kept(folder)]
+    return sorted((folder.name.removeprefix(prefix) for folder in folders), key=age)
 
 
 def fetch(version: str) -> Release:
-    """The release, from the cache or else from the package index by pip.
+    """The release, every file of it checked, from the cache or else from the package index.
 
     Raises BadInput for a release that does not exist, EnvironmentFault where the index cannot be
     reached or the cache cannot be written.
     """
     check_version(version)
-    folder = cache_root() / f"{PACKAGE}-{version}"
-    kept = _kept(folder)
+    folder = _folder(version)
+    kept = _sound(folder)
     if kept is not None:
         return kept
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            new = _unpack(_download(version, Path(made)), version, Path(made) / folder.name)
-            _put_in_place(new, folder)
-    except OSError as error:
+        with cache_folder.workshop() as made:
+            wheel = download(version, made)
+            _put_in_place(_unpack(wheel, version, made / folder.name), folder)
+    except (OSError, zipfile.BadZipFile) as error:
         raise EnvironmentFault(
-            f"subject sglang=={version}: cannot be kept in the cache folder ({error})"
+            f"subject {RELEASE}{version}: cannot be kept in the cache folder ({error})"
         ) from error
-    kept = _kept(folder)
+    kept = _sound(folder)
     if kept is None:
-        raise EnvironmentFault(f"subject sglang=={version}: its cache entry vanished, run again")
+        raise EnvironmentFault(
+            f"subject {RELEASE}{version}: its cache entry {folder} was changed while it was "
+            "written, run again"
+        )
     return kept
 
 
+def opened(version: str) -> Release:
+    """The release as it is in the cache, its files not checked before they are read; fetched where
+    it is not there. Raises as ``fetch``.
+    """
+    check_version(version)
+    return _kept(_folder(version)) or fetch(version)
+
+
+def entries() -> list[Entry]:
+    """What is in the cache, checked file by file, in the order of versions."""
+    found = []
+    for folder in cache_folder.root().glob(f"{PACKAGE}-*"):
+        version = folder.name.removeprefix(f"{PACKAGE}-")
+        kept = _kept(folder)
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        size = sum(file.stat().st_size for file in files)
+        trouble = "is of no use to this testbed" if kept is None else kept.trouble()
+        found.append(Entry(version, folder, len(files), size, trouble))
+    return sorted(found, key=lambda entry: age(entry.version))
+
+
+def age(version: str) -> list[tuple[int, ...]]:
+    """Sorts versions: numbers by their value, ``.post1`` after what it mends."""
+    return [tuple(map(int, re.findall("[0-9]+", part))) for part in version.split(".post")]
+
+
+def _folder(version: str) -> Path:
+    return cache_folder.root() / f"{PACKAGE}-{version}"
+
+
 def _kept(folder: Path) -> Release | None:
+    """The entry in that folder, None where there is none that this testbed can use."""
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.MsgspecError):
         return None
-    return Release(folder, manifest)
+    is_this = folder.name == f"{PACKAGE}-{manifest.version}" and manifest.format == FORMAT
+    return Release(folder, manifest) if is_this else None
 
 
-def _download(version: str, into: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
-    command += ["--disable-pip-version-check", "--only-binary=:all:", "--retries=2", *_WHEEL_TAGS]
-    command += ["--dest", str(into), f"{PACKAGE}=={version}"]
-    try:
-        pip = subprocess.run(
-            command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise EnvironmentFault(
-            f"subject sglang=={version}: the package index did not deliver in {FETCH_TIMEOUT_S} s"
-        ) from error
-    wheels = sorted(into.glob("*.whl"))
-    if pip.returncode == 0 and wheels:
-        return wheels[0]
-    raise _refusal(version, pip.stderr)
-
-
-def _refusal(version: str, said: str) -> Exception:
-    offered = re.search(r"\(from versions: ([^)]*)\)", said)
-    if offered is not None and offered[1] != "none":
-        newest = ", ".join(offered[1].split(", ")[-3:])
-        return BadInput(
-            f"subject sglang=={version}: no such release in the package index (newest: {newest})"
-        )
-    errors = [line for line in said.splitlines() if line.strip()]
-    why = errors[-1].strip() if errors else "pip said nothing"
-    if offered is not None:
-        why = "the package index cannot be reached or has no sglang"
-    return EnvironmentFault(
-        f"subject sglang=={version}: cannot be fetched and is not in the cache ({why}); "
-        "fetch it once on a machine with network, or choose another subject"
-    )
+def _sound(folder: Path) -> Release | None:
+    kept = _kept(folder)
+    if kept is None:
+        return None
+    entry = (folder, kept.manifest.sha256)
+    if entry not in _SEEN_SOUND:
+        if kept.trouble():
+            return None
+        _SEEN_SOUND.add(entry)
+    return kept
 
 
 def _unpack(wheel: Path, version: str, into: Path) -> Path:
@@ -179,7 +214,8 @@ def _unpack(wheel: Path, version: str, into: Path) -> Path:
             target.write_bytes(raw)
             files[path] = hashlib.sha256(raw).hexdigest()
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    manifest = Manifest(version=version, wheel=wheel.name, sha256=digest, files=files)
+    manifest = Manifest(version, wheel.name, digest, files, FORMAT)
+    into.mkdir(exist_ok=True)
     (into / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     return into
 
@@ -187,10 +223,10 @@ def _unpack(wheel: Path, version: str, into: Path) -> Path:
 def _put_in_place(new: Path, folder: Path) -> None:
     # Two testbeds may fetch at once: the rename is the moment of truth, and the loser's copy is the
     # same.
-    if folder.exists() and _kept(folder) is None:
+    if folder.exists() and _sound(folder) is None:
         shutil.rmtree(folder)
     try:
         new.rename(folder)
     except OSError:
-        if _kept(folder) is None:
+        if _sound(folder) is None:
             raise

@@ -1,0 +1,237 @@
+"""``python -m testbed bench``: measure, show, keep, compare.
+
+Everything is kept in one folder: ``bench.json`` (all figures and all parameters), ``bench.md``, and
+the pictures where matplotlib is installed.
+"""
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from reports.results import interpreter, write_json
+from testbed import subjects
+from testbed.bench import (
+    compare,
+    cost,
+    document,
+    machine,
+    plots,
+    scaling,
+    settings,
+    stall,
+    tables,
+    throughput,
+)
+from testbed.bench.measure import fleet
+from testbed.bench.plans import SEPARATOR, Model
+from testbed.errors import BadInput, EnvironmentFault
+from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunsCases, check_world, shown
+from testbed.topology import Topology
+
+ROOT = DEFAULT_ROOT / "bench"
+JSON_FILE, MARKDOWN_FILE = "bench.json", "bench.md"
+_PROTOCOLS = "separate,batched,fused,deferred,local,world"
+
+MakesFleet = Callable[[int], AbstractContextManager[RunsCases]]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    add = parser.add_argument
+    add(
+        "--world", type=int, default=DEFAULT_WORLD, metavar="N", help="ranks (default: %(default)s)"
+    )
+    add("--topology", metavar="T", help="such as pp4tp1 (default: two stages of half the world)")
+    add("--subjects", default=_PROTOCOLS, metavar="S[,S]", help="default: %(default)s")
+    add("--only", default=",".join(settings.SECTIONS), metavar="X[,X]", help="default: %(default)s")
+    add("--gain", default="separate,batched", metavar="A,B", help="whose gain the curve shows")
+    add("--quick", action="store_true", help="few steps: to see that it works, not to believe it")
+    add("--rounds", type=int, metavar="N", help="A B A B rounds (default: 20)")
+    add("--storage", action="store_true", help="with storage queues, agreed on as well")
+    add("--seed", type=int, default=0, metavar="N")
+    add("--max-ranks", type=int, default=32, metavar="N", help="of scaling (default: %(default)s)")
+    add("--compute", type=float, default=1.0, metavar="US", help="us per token and stage, modelled")
+    add("--burn", action="store_true", help="compute keeps the core busy instead of sleeping")
+    _model_options(parser)
+    add("--json", metavar="OUT", help="also write the JSON to this file, - for stdout")
+    add("--out", type=Path, metavar="DIR", help=f"default: {ROOT}/<time>")
+    add("--compare", type=Path, metavar="OLD.json", help="this run against an earlier one")
+
+
+def _model_options(parser: argparse.ArgumentParser) -> None:
+    model, add = Model(), parser.add_argument
+    add("--chunk", type=int, default=model.chunk_tokens, metavar="TOKENS", help="of a step")
+    add("--shared-prefix", type=float, default=model.shared_prefix, metavar="FRACTION")
+    add("--kv-bytes", type=int, default=model.kv_bytes_per_token, metavar="N", help="a token, rank")
+    add("--link-gb-s", type=float, default=model.link_gb_s, metavar="GB/S")
+    add("--link-latency", type=float, default=model.link_latency_us, metavar="US")
+
+
+def run(options: argparse.Namespace, _: object = None, make_fleet: MakesFleet = fleet) -> int:
+    """Run the command; returns its exit status. Raises BadInput or EnvironmentFault."""
+    work = _Work.of(options)
+    earlier = document.load(options.compare) if options.compare else None
+    loads = [machine.load()]
+    with make_fleet(options.world) as on:
+        sections = work.measure(on)
+    loads.append(machine.load())
+    found = document.make(
+        f"{interpreter()} -m testbed {shlex.join(sys.argv[1:])}",
+        machine.describe(),
+        {"before": loads[0], "after": loads[1], "calm": loads[0] <= work.calm_below},
+        work.parameters(),
+        sections,
+    )
+    comparison = compare.table(found, earlier) if earlier else None
+    stream = sys.stderr if options.json == "-" else sys.stdout
+    print(tables.terminal(found), file=stream)
+    if comparison:
+        print(f"\n{comparison.title}\n\n{comparison.text('simple')}\n", file=stream)
+        print("\n".join(comparison.notes), file=stream)
+    folder = options.out or ROOT / time.strftime("%Y%m%d-%H%M%S")
+    print(f"\n{_keep(found, folder)}", file=stream)
+    if options.json:
+        write_json(found, options.json)
+    return 0
+
+
+def _keep(found: document.Document, folder: Path) -> str:
+    """Write everything into the folder; what is there, in a line or two."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(found, str(folder / JSON_FILE))
+        try:
+            pictures, lacking = plots.draw(found, folder), ""
+        except ImportError:
+            pictures, lacking = [], f"\n{plots.WHY_NOT}"
+        shown_here = [name for name in pictures if name.endswith(".svg")]
+        (folder / MARKDOWN_FILE).write_text(tables.markdown(found, shown_here), encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFault(f"{folder}: cannot be kept ({error.strerror})") from error
+    kept = ", ".join([JSON_FILE, MARKDOWN_FILE, *pictures])
+    return f"kept in {shown(folder)}: {kept}{lacking}"
+
+
+class _Work:
+    """What is to be measured, checked before anything is started."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._names = options.subjects.split(SEPARATOR)
+        self._pair = settings.pair_of(options.gain)
+        self._only = settings.sections_of(options.only)
+        self._topology = _topology(options.topology, options.world)
+        effort = settings.QUICK if options.quick else settings.FULL
+        if options.rounds is not None:
+            if options.rounds < 1:
+                raise BadInput(f"--rounds is {options.rounds}: give a number from 1 on")
+            effort = settings.Effort(options.rounds, effort.block, effort.point_s)
+        self._effort = effort
+        self._model = _model(options)
+        for name in dict.fromkeys([*self._names, *self._pair]):
+            subjects.prepare(name)
+        self._plans = self._planned()
+        self.calm_below = machine.CALM_LOAD * machine.describe()["cores"]
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> "_Work":
+        """Raises BadInput for what cannot be measured."""
+        check_world(options.world, "--world")
+        return cls(options)
+
+    def measure(self, on: RunsCases) -> dict[str, Any]:
+        """All sections. Raises EnvironmentFault."""
+        sections: dict[str, Any] = {}
+        seed, storage = self._options.seed, self._options.storage
+        place = (self._topology, seed, storage)
+        for name, plan in self._plans.items():
+            _progress(f"{name} on {self._topology}")
+            if name == "cost":
+                sections[name] = cost.measure(on, plan, *place)
+                sections["overhead"] = cost.overhead(sections[name])
+            elif name == "stall":
+                sections[name] = stall.measure(on, plan, *place)
+            elif name == "throughput":
+                found = throughput.measure(on, plan, *place)
+                sections[name] = throughput.rows(plan, self._topology, found, self._names[0])
+            elif name == "curve":
+                found = throughput.measure(on, plan, *place)
+                sections[name] = throughput.curve(plan, self._topology, found, self._pair)
+            else:
+                over = scaling.topologies(self._options.max_ranks)
+                cores = machine.describe()["cores"]
+                sections[name] = scaling.measure(on, plan, over, cores, seed, storage, _progress)
+        _progress("")
+        return sections
+
+    def parameters(self) -> dict[str, Any]:
+        """All that decides what is measured."""
+        return {
+            "topology": str(self._topology),
+            "backend": "gloo",
+            "seed": self._options.seed,
+            "storage": self._options.storage,
+            "plans": {name: settings.told(plan) for name, plan in self._plans.items()},
+        }
+
+    def _planned(self) -> dict[str, Any]:
+        effort, names, model = self._effort, self._names, self._model
+        makers: dict[str, Callable[[], Any]] = {
+            "cost": lambda: settings.cost(effort, names),
+            "stall": lambda: settings.stall(effort, names),
+            "throughput": lambda: settings.throughput(effort, names, model, self._options.compute),
+            "curve": lambda: settings.curve(effort, self._pair, model),
+            "scaling": lambda: settings.scaling(effort, self._pair),
+        }
+        return {
+            name: makers[name]()
+            for name in self._only
+            # With one stage there is nobody to stall behind the leader.
+            if not (name == "stall" and self._topology.pp == 1)
+        }
+
+
+def _topology(text: str | None, world: int) -> Topology:
+    if text is not None:
+        topology = Topology.parse(text)
+    else:
+        topology = Topology(2, world // 2) if world % 2 == 0 else Topology(tp=world)
+    topology.check_fits(world, oversubscribe=True)
+    return topology
+
+
+def _model(options: argparse.Namespace) -> Model:
+    positive = {
+        "--chunk": options.chunk,
+        "--link-gb-s": options.link_gb_s,
+        "--kv-bytes": options.kv_bytes,
+    }
+    for name, value in positive.items():
+        if value <= 0:
+            raise BadInput(f"{name} is {value}: give a number above 0")
+    if not 0 <= options.shared_prefix < 1:
+        raise BadInput(f"--shared-prefix is {options.shared_prefix}: give a fraction, 0 to below 1")
+    for name, value in {
+        "--compute": options.compute,
+        "--link-latency": options.link_latency,
+    }.items():
+        if value < 0:
+            raise BadInput(f"{name} is {value}: give a number from 0 on")
+    return Model(
+        chunk_tokens=options.chunk,
+        shared_prefix=options.shared_prefix,
+        kv_bytes_per_token=options.kv_bytes,
+        link_gb_s=options.link_gb_s,
+        link_latency_us=options.link_latency,
+        burn=options.burn,
+    )
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", flush=True, file=sys.stderr)

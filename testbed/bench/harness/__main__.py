@@ -1,0 +1,193 @@
+"""Measures all contenders side by side and prints two tables: null cases, and faults."""
+
+import argparse
+import importlib.util
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from reports.results import check_json, write_json
+from testbed.bench import machine
+from testbed.bench.harness.case import Kind
+from testbed.bench.harness.contender import Contender, Ended
+from testbed.bench.harness.driven import Driven
+from testbed.bench.harness.fleet import OnFleet
+from testbed.bench.harness.torchrun import OneTorchrun
+from testbed.errors import BadInput, EnvironmentFault
+from testbed.runs import DEFAULT_WORLD, RunStore, check_world
+from testbed.topology import Topology
+from testbed.world import Fleet
+
+_WIDE = Topology(pp=8, tp=8)
+_NEEDS = "expecttest"
+_LACKING = (
+    f"MultiProcessTestCase and MultiProcContinuousTest are left out: {_NEEDS} is not installed "
+    "(pip install -r requirements-harness.txt)"
+)
+
+
+def contenders(fleet: OnFleet, world: int) -> list[Contender]:
+    """All that can be measured here, this testbed first."""
+    found: list[Contender] = [fleet, OneTorchrun(world)]
+    found.append(Driven("spawn", "mp.spawn", world, isolates=True, warm=False))
+    if importlib.util.find_spec(_NEEDS):
+        found += [
+            Driven("multiprocess", "MultiProcessTestCase", world, isolates=True, warm=False),
+            Driven("continuous", "MultiProcContinuousTest", world, isolates=False, warm=True),
+        ]
+    return found
+
+
+def measure(world: int, cases: int, launches: int, patience_s: float) -> dict[str, Any]:
+    """All figures. Null cases go in turns, A B C A B C. Raises EnvironmentFault."""
+    with tempfile.TemporaryDirectory(prefix="testbed-bench-") as folder:
+        store = RunStore(Path(folder))
+        with Fleet(world) as fleet:
+            ours = OnFleet(fleet, store, world)
+            ours.null_ms(1)  # the first case pays for what later ones find ready
+            every = contenders(ours, world)
+            null_ms: dict[str, list[float]] = {each.name: [] for each in every}
+            for launch in range(launches):
+                for each in every:
+                    # Cheap ones run often enough to fill the time that dear ones take.
+                    share = cases // launches + (launch < cases % launches)
+                    cheap = each is ours or not each.isolates
+                    null_ms[each.name] += each.null_ms(share if cheap else 1)
+            faults = {each.name: _faults(each, patience_s) for each in every}
+        with Fleet(world, oversubscribe=True) as fleet:
+            wide_ms = OnFleet(fleet, store, world).wide_ms(_WIDE, 3)
+    return {
+        "world": world,
+        "machine": machine.describe(),
+        "patience_s": patience_s,
+        "isolates": {each.name: each.isolates for each in every},
+        "null_ms": {name: _spread(taken) for name, taken in null_ms.items()},
+        "wide_ms": _spread(wide_ms),
+        "faults": faults,
+    }
+
+
+def _faults(contender: Contender, patience_s: float) -> dict[str, Any]:
+    found = {}
+    for kind in (Kind.CRASH, Kind.SKIPPED, Kind.LIVES_ON):
+        struck, after = contender.fault(kind, patience_s)
+        found[kind.value] = {"struck": _plain(struck), "after": _plain(after)}
+    return found
+
+
+def _plain(case: Ended) -> dict[str, Any]:
+    return {
+        "ms": case.ms,
+        "told": case.told,
+        "passed": case.passed,
+        "names_victim": case.names_victim,
+    }
+
+
+def _spread(values_ms: list[float]) -> dict[str, float]:
+    """count, median, smallest and largest."""
+    return {
+        "count": len(values_ms),
+        "median": statistics.median(values_ms),
+        "min": min(values_ms),
+        "max": max(values_ms),
+    }
+
+
+def tables(found: dict[str, Any]) -> str:
+    """Both tables, and what can be read off them in a line."""
+    return "\n\n".join((_null_table(found), _fault_table(found), _in_words(found)))
+
+
+def _null_table(found: dict[str, Any]) -> str:
+    ours = next(iter(found["null_ms"].values()))["median"]
+    parts = ("median", "min", "max", "count")
+    cells = [
+        [name, "yes" if found["isolates"][name] else "no"]
+        + [f"{of[part]:.0f}" for part in parts]
+        + [f"{of['median'] / ours:.1f}"]
+        for name, of in found["null_ms"].items()
+    ]
+    wide = found["wide_ms"]
+    name = f"fleet, {_WIDE}: {_WIDE.size} ranks on {found['world']} hosts"
+    cells.append([name, "yes", *(f"{wide[part]:.0f}" for part in parts), ""])
+    heads = [f"a null case, {found['world']} ranks", "fresh", "median ms", "min", "max", "runs"]
+    table: str = tabulate(cells, [*heads, "x fleet"], "simple", disable_numparse=True)
+    return table
+
+
+def _fault_table(found: dict[str, Any]) -> str:
+    cells = []
+    for name, kinds in found["faults"].items():
+        for kind, case in kinds.items():
+            struck, after = case["struck"], case["after"]
+            cells.append(
+                [
+                    name,
+                    kind,
+                    _ms(struck["ms"], found["patience_s"]),
+                    "yes" if struck["names_victim"] else "no",
+                    _ms(after["ms"], None) if after["passed"] else "lost",
+                    struck["told"][:90],
+                ]
+            )
+    heads = ["a faulty case", "rank 1", "to verdict ms", "names it", "next case ms", "told"]
+    table: str = tabulate(cells, heads, "simple", disable_numparse=True)
+    return table
+
+
+def _ms(ms: float | None, patience_s: float | None) -> str:
+    if ms is not None:
+        return f"{ms:.0f}"
+    return "" if patience_s is None else f"> {patience_s * 1e3:.0f}"
+
+
+def _in_words(found: dict[str, Any]) -> str:
+    null = {name: of["median"] for name, of in found["null_ms"].items()}
+    ours = next(iter(null.values()))
+    return (
+        "fresh: a case gets processes of its own, and their start is part of every figure\n"
+        "lost: the harness did not come to another case\n"
+        f"a case on the fleet is {null[OneTorchrun.name] / ours:.0f} times cheaper than a torchrun"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; exit status 0, 2 for bad input, 3 if the environment failed."""
+    parser = argparse.ArgumentParser(prog="bench.harness", description=__doc__)
+    parser.add_argument("--world", type=int, default=DEFAULT_WORLD, metavar="N")
+    parser.add_argument("--cases", type=int, default=40, metavar="N", help="of the cheap ones")
+    parser.add_argument("--launches", type=int, default=5, metavar="N", help="of the dear ones")
+    parser.add_argument("--patience", type=float, default=30.0, metavar="S", help="for a verdict")
+    parser.add_argument("--json", metavar="OUT")
+    options = parser.parse_args(argv)
+    try:
+        check_world(options.world, "--world")
+        if options.json is not None:
+            check_json(options.json)
+        if options.world < 2:
+            raise BadInput(f"--world is {options.world}: rank 1 is struck, give 2 or more")
+        if min(options.cases, options.launches) < 1:
+            raise BadInput("--cases and --launches: give numbers from 1 on")
+        found = measure(options.world, options.cases, options.launches, options.patience)
+        print(tables(found))
+        if not importlib.util.find_spec(_NEEDS):
+            print(f"\n{_LACKING}")
+        if options.json:
+            write_json(found, options.json)
+    except BadInput as error:
+        print(f"bench_harness: {error}", file=sys.stderr)
+        return 2
+    except EnvironmentFault as error:
+        print(f"bench_harness: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

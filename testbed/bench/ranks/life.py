@@ -1,0 +1,63 @@
+"""The life of a rank of the benchmark: real groups, the plan's loop, its figures, the exit."""
+
+import faulthandler
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+
+from testbed.bench.plans import CostPlan, PipelinePlan, SkewPlan, plan_of
+from testbed.bench.ranks import cost, pipeline, skew
+from testbed.bench.ranks.pause import sharpen_sleep
+from testbed.bench.ranks.place import Place
+from testbed.events import Clock
+from testbed.trace.events import Measured, Raised
+from testbed.trace.recorder import LogRecorder
+from testbed.world.rank import build_groups
+from testbed.world.seat import DONE, EXIT_TROUBLE, GO, READY, RankSeat
+from testbed.world.store import FolderStore
+
+_BUILD_TIMEOUT = timedelta(seconds=60)
+
+Figures = Iterator[dict[str, Any]]
+"""What a loop yields: one entry a round, sent home at once."""
+
+
+def run_rank(seat: RankSeat) -> NoReturn:
+    """Measure what the seat's plan says and never return: the process ends here."""
+    faulthandler.register(signal.SIGUSR1, file=seat.stack_fd, all_threads=True, chain=True)
+    recorder = LogRecorder(seat.log, Clock())
+    try:
+        torch.set_num_threads(1)
+        sharpen_sleep()
+        scenario = seat.scenario
+        store = FolderStore(seat.store, scenario.topology.size, _BUILD_TIMEOUT)
+        groups, names = build_groups(scenario.topology, seat.rank, store)
+        what, figures = _loop(Place(scenario, seat.rank, groups, names))
+        seat.link.sendall(READY)
+        if seat.link.recv(1) != GO:
+            os._exit(0)
+        for entry in figures():
+            recorder.add(Measured, what, entry)
+    except BaseException as error:  # noqa: BLE001 -- recorded, and the process ends below
+        told = "".join(traceback.format_exception(error))
+        recorder.add(Raised, type(error).__name__, str(error), told, "")
+        os._exit(EXIT_TROUBLE)
+    # An exit now would cut connections that slower ranks still read from.
+    seat.link.sendall(DONE)
+    seat.link.recv(1)
+    os._exit(0)
+
+
+def _loop(place: Place) -> tuple[str, Callable[[], Figures]]:
+    plan = plan_of(place.scenario)
+    if isinstance(plan, CostPlan):
+        return "cost", lambda: cost.figures(plan, place)
+    if isinstance(plan, SkewPlan):
+        return "skew", lambda: skew.figures(plan, place)
+    assert isinstance(plan, PipelinePlan)
+    return "pipeline", lambda: pipeline.figures(plan, place)

@@ -1,0 +1,78 @@
+"""One cache class of one source, lifted: found, cut at our seams, ready to be made a subject of."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from testbed.subjects.sglang import step_time
+from testbed.subjects.sglang.adapters import Adapter, adapter_of
+from testbed.subjects.sglang.lift import Library, LiftedClass, LiftError, Module
+from testbed.subjects.sglang.seams import Seams, cut_by
+from testbed.subjects.sglang.source import Source
+
+CONTROLLER_MODULE = "sglang.srt.managers.cache_controller"
+
+
+@dataclass(frozen=True)
+class CacheClass:
+    """A cache class that can be lifted. roots: methods wanted where it has them, with all that they
+    reach. needs: those of the lifted class without which it is no subject. seams: from the
+    attributes that the whole class uses of ``self``, where lifting stops. stand_ins: values for
+    names that its file imports.
+    """
+
+    module: str
+    name: str
+    roots: tuple[str, ...]
+    needs: Callable[[LiftedClass], Iterable[str]]
+    seams: Callable[[frozenset[str]], type[Seams]]
+    stand_ins: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """cache: the class cut down, without state. engine: that class over our seams. module: the file
+    that it comes from. ack: makes the source's own ACK tuple, as ``TransferController.make_ack``.
+    prefetch_ack: likewise ``TransferController.make_prefetch_ack``, None where there is none.
+    """
+
+    source: Source
+    cache: LiftedClass
+    engine: type
+    module: Module
+    ack: Callable[..., Any]
+    prefetch_ack: Callable[..., Any] | None
+    adapter: Adapter
+
+
+def lift(source: Source, wanted: CacheClass) -> Lifted:
+    """Raises LiftError naming what of which file is missing."""
+    replaced = {"rank_consensus": _undecorated, "time": step_time, **wanted.stand_ins}
+    library = Library(source, replaced)
+    module = library.module(wanted.module)
+    seams = wanted.seams(module.attributes_of_self(wanted.name))
+    cache = module.lift_class(wanted.name, wanted.roots, cut_by(seams))
+    for root in wanted.needs(cache):
+        if root not in cache.methods:
+            raise LiftError(
+                f"subject {source.name}: {wanted.name} in {module.told} has no {root}, choose "
+                "another"
+            )
+    engine = type(wanted.name, (seams, cache.cls), {})
+    adapter = adapter_of(cache)
+    controller = library.module(CONTROLLER_MODULE)
+    ack = _with_known_fields(controller.get("HiCacheAck"))
+    prefetch_ack = controller.get("PrefetchAck") if adapter.prefetch_acks else None
+    return Lifted(source, cache, engine, module, ack, prefetch_ack, adapter)
+
+
+def _with_known_fields(ack: Any) -> Callable[..., Any]:
+    # Earlier ACKs have fewer fields than there is to tell.
+    fields = frozenset(ack._fields)
+    return lambda **given: ack(**{name: value for name, value in given.items() if name in fields})
+
+
+def _undecorated(function: Any = None, **_: Any) -> Any:
+    # rank_consensus compares calls over ranks for debugging; it is off in a release unless asked
+    # for.
+    return function if function is not None else lambda wrapped: wrapped

@@ -1,0 +1,239 @@
+"""Fetching and keeping releases, with a pip that needs no network."""
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from testbed.errors import BadInput, EnvironmentFault
+from testbed.subjects.sglang import cache_folder, releases
+from testbed.subjects.sglang.releases import MANIFEST, Release, entries, fetch, opened
+from tests.fake_sglang import VERSION, Pip
+
+FILE = "srt/mem_cache/cache.py"
+LIMIT_S = 60
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pip:
+    pip = Pip()
+    pip.install(monkeypatch, tmp_path)
+    return pip
+
+
+@pytest.fixture
+def release(pip: Pip) -> Release:
+    return fetch(VERSION)
+
+
+def in_another_process() -> None:
+    """Forget what this process has checked."""
+    releases._SEEN_SOUND.clear()
+
+
+def test_only_needed_sources_are_kept_and_a_second_fetch_asks_nobody(
+    pip: Pip, release: Release
+) -> None:
+    again = fetch(VERSION)
+
+    assert again == release == opened(VERSION)
+    assert pip.calls == 1
+    assert set(release.manifest.files) == {FILE, "srt/mem_cache/parts.py"}
+
+
+def test_a_cached_file_that_changed_is_not_read(release: Release) -> None:
+    (release.folder / FILE).write_text("changed = True\n")
+
+    with pytest.raises(EnvironmentFault, match=r"the cached file was changed; .*subjects fetch"):
+        release.read(FILE)
+
+
+def spoil_file(release: Release) -> None:
+    (release.folder / FILE).write_text("changed = True\n")
+
+
+def lose_file(release: Release) -> None:
+    (release.folder / FILE).unlink()
+
+
+def break_manifest(release: Release) -> None:
+    (release.folder / MANIFEST).write_text("{")
+
+
+def manifest_of_another(release: Release) -> None:
+    rewrite(release, version="9.8.6")
+
+
+def manifest_of_an_earlier_testbed(release: Release) -> None:
+    rewrite(release, format=0)
+
+
+def rewrite(release: Release, **changes: object) -> None:
+    manifest = msgspec.structs.replace(release.manifest, **changes)
+    (release.folder / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [spoil_file, lose_file, break_manifest, manifest_of_another, manifest_of_an_earlier_testbed],
+)
+def test_an_entry_that_is_not_what_was_fetched_is_fetched_again(
+    pip: Pip, release: Release, spoil: Callable[[Release], None]
+) -> None:
+    spoil(release)
+    in_another_process()
+    (told,) = entries()
+
+    again = fetch(VERSION)
+
+    assert told.trouble
+    assert pip.calls == 2
+    assert again.trouble() == ""
+    assert [entry.trouble for entry in entries()] == [""]
+
+
+def test_entries_tell_where_a_release_lies_and_what_it_takes(release: Release) -> None:
+    (entry,) = entries()
+
+    sizes = [file.stat().st_size for file in release.folder.rglob("*") if file.is_file()]
+    assert entry.version == VERSION
+    assert entry.folder == release.folder
+    assert (entry.files, entry.size_bytes) == (3, sum(sizes))
+
+
+def test_what_is_cached_is_what_a_fetch_need_not_ask_for(release: Release) -> None:
+    absent = release.folder.with_name("sglang-0.0.1")
+    absent.mkdir()
+
+    assert releases.cached() == [VERSION]
+
+
+def test_versions_are_listed_by_value_and_a_post_release_after_what_it_mends() -> None:
+    versions = ["0.5.12", "0.5.9", "0.5.12.post1", "0.5.13", "0.5.10.post1", "0.5.10"]
+
+    assert sorted(versions, key=releases.age) == [
+        "0.5.9",
+        "0.5.10",
+        "0.5.10.post1",
+        "0.5.12",
+        "0.5.12.post1",
+        "0.5.13",
+    ]
+
+
+@pytest.mark.parametrize("version", ["\u0660.5.19", "\uff10.5.19", "0.5.\u0967"])
+def test_digits_of_other_scripts_are_no_version_number(pip: Pip, version: str) -> None:
+    with pytest.raises(BadInput, match="is no version number"):
+        fetch(version)
+
+    assert pip.calls == 0
+
+
+def test_a_release_has_one_spelling(pip: Pip) -> None:
+    with pytest.raises(BadInput, match=r"9\.8\.07: the index spells it sglang==9\.8\.7"):
+        fetch("9.8.07")
+
+    assert entries() == []
+
+
+def test_what_a_killed_fetch_left_is_swept_and_what_a_live_one_holds_is_not(
+    pip: Pip, tmp_path: Path
+) -> None:
+    root = cache_folder.root()
+    left, live = root / ".fetching-left", root / ".fetching-live"
+    for folder in (left, live):
+        folder.mkdir(parents=True)
+        (folder / "half.whl").write_text("half")
+    held = os.open(live, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+
+    fetch(VERSION)
+    os.close(held)
+
+    assert not left.exists()
+    assert (live / "half.whl").exists()
+    assert {path.name for path in root.glob(".fetching-*")} == {live.name}
+
+
+def test_a_wheel_that_is_none_is_told_in_one_line(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_short(folder: Path) -> Path:
+        path = folder / f"sglang-{VERSION}-py3-none-any.whl"
+        path.write_bytes(b"PK")
+        return path
+
+    monkeypatch.setattr("tests.fake_sglang.wheel", cut_short)
+
+    with pytest.raises(EnvironmentFault, match="cannot be kept in the cache folder") as told:
+        fetch(VERSION)
+
+    assert "\n" not in str(told.value)
+    assert entries() == []
+
+
+FETCHES = """
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from testbed.subjects.sglang.download import download
+sys.executable = sys.argv[1]
+download("9.8.7", Path(sys.argv[2]))
+"""
+
+
+def test_pip_ends_when_the_testbed_is_killed(tmp_path: Path) -> None:
+    # The stand-in says that it is there, then lasts for ever; its end closes the pipe.
+    fifo, stand_in = tmp_path / "life", tmp_path / "pip"
+    os.mkfifo(fifo)
+    stand_in.write_text(f"#!/bin/sh\nexec 3>{fifo}\necho up >&3\nexec tail -f /dev/null\n")
+    stand_in.chmod(0o755)
+    testbed = subprocess.Popen([sys.executable, "-c", FETCHES, str(stand_in), str(tmp_path)])
+    life = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+
+    said = _read(life)
+    testbed.send_signal(signal.SIGKILL)
+    testbed.wait()
+    end = _read(life)
+    os.close(life)
+
+    assert (said, end) == (b"up\n", b"")
+
+
+def _read(descriptor: int) -> bytes:
+    """What comes next; empty at the end. Before the first writer a FIFO is silent, not at its
+    end."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(LIMIT_S * 1000):
+        pytest.fail(f"nothing came in {LIMIT_S} s")
+    return os.read(descriptor, 64)
+
+
+def test_a_release_that_does_not_exist_is_bad_input(pip: Pip) -> None:
+    pip.stderr = "ERROR: no version that satisfies sglang==9.9.9 (from versions: 0.5.22, 0.5.23)\n"
+
+    with pytest.raises(BadInput, match=r"sglang==9\.9\.9: no such release .*0\.5\.23\)") as caught:
+        fetch("9.9.9")
+
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["ERROR: no version that satisfies sglang==0.5.1 (from versions: none)\n", "ERROR: no pip\n"],
+)
+def test_an_index_out_of_reach_is_the_environments_fault_in_one_line(pip: Pip, said: str) -> None:
+    pip.stderr = said
+
+    with pytest.raises(EnvironmentFault, match="cannot be fetched and is not in the cache") as told:
+        fetch("0.5.1")
+
+    assert "\n" not in str(told.value)

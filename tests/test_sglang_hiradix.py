@@ -1,0 +1,283 @@
+"""HiRadixCache lifted from sources made up here, in an earlier and a later dialect: no network."""
+
+from pathlib import Path
+
+import pytest
+
+from testbed import subjects
+from testbed.errors import BadInput
+from testbed.subjects.sglang import LiftError
+from tests.rig import Rig
+
+CONTROLLER = """
+from typing import List, NamedTuple
+class HiCacheAck(NamedTuple):
+    start_event: object
+    finish_event: object
+    node_ids: List[int]
+"""
+KEYS = """
+class RadixKey:
+    def __init__(self, token_ids, extra_key=None):
+        self.token_ids = token_ids
+        self.extra_key = extra_key
+    def __len__(self):
+        return len(self.token_ids)
+"""
+HEAD = """
+import time
+from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
+
+class HiRadixCache(RadixCache):
+    def __init__(self, params):
+        self.ongoing_write_through = {}
+        self.ongoing_load_back = {}
+        self.ongoing_prefetch = {}
+        self.ongoing_backup = {}
+        self.enable_storage = configured().storage
+
+    def check_hicache_events(self):
+        self.writing_check()
+        self.loading_check()
+        if self.enable_storage:
+            self.drain_storage_control_queues()
+
+    def loading_check(self):
+        acks = self.cache_controller.ack_load_queue
+        while acks and acks[0].finish_event.query():
+            for ack_id in acks.pop(0).node_ids:
+                self.dec_lock_ref(self.ongoing_load_back.pop(ack_id))
+
+    def unreached(self):
+        return self.no_such_thing
+"""
+CONFIGURED = """
+def configured():
+    raise RuntimeError("no server, no configuration")
+"""
+EARLIER = """
+    def writing_check(self, write_back=False):
+        acks = self.cache_controller.ack_write_queue
+        while acks and (write_back or acks[0].finish_event.query()):
+            _, event, ack_ids = acks.pop(0)
+            event.synchronize()
+            for ack_id in ack_ids:
+                node = self.ongoing_write_through.pop(ack_id)
+                if not write_back:
+                    self.dec_lock_ref(node)
+                if self.enable_storage:
+                    self.write_backup_storage(node)
+
+    def write_backup_storage(self, node):
+        controller = self.cache_controller
+        operation = controller.write_storage(node.host_value, node.key, node.hash_value)
+        self.ongoing_backup[operation] = node
+        node.protect_host()
+
+    def drain_storage_control_queues(self):
+        controller = self.cache_controller
+        while not controller.prefetch_revoke_queue.empty():
+            request = controller.prefetch_revoke_queue.get()
+            anchor, asked, pages, operation = self.ongoing_prefetch.pop(request)
+            anchor.release_host()
+            controller.prefetch_tokens_occupied -= len(asked)
+        while not controller.host_mem_release_queue.empty():
+            controller.mem_pool_host.free(controller.host_mem_release_queue.get())
+        while not controller.ack_backup_queue.empty():
+            self.ongoing_backup.pop(controller.ack_backup_queue.get().id).release_host()
+
+    def check_prefetch_progress(self, request):
+        anchor, asked, pages, operation = self.ongoing_prefetch[request]
+        if self.prefetch_stop_policy == "timeout" and not self.is_prefetch_timeout(operation):
+            return False
+        done, hashes = self.cache_controller.terminate_prefetch(operation)
+        key = RadixKey(token_ids=asked[:done], extra_key=anchor.key.extra_key)
+        known = self._insert_helper_host(anchor, key, pages[:done], hashes)
+        self.cache_controller.mem_pool_host.free(pages[:known])
+        anchor.release_host()
+        del self.ongoing_prefetch[request]
+        return True
+
+    def _insert_helper_host(self, node, key, host_value, hash_value):
+        raise AssertionError("a tree of its own")
+
+    def _prefetch_timeout_check_linear_func(self, operation):
+        return time.monotonic() - operation.start_time > self.prefetch_timeout_base
+"""
+LATER = """
+    def writing_check(self, write_back=False):
+        acks = self.cache_controller.ack_write_queue
+        while acks and acks[0].finish_event.query():
+            for ack_id in acks.pop(0).node_ids:
+                self._finish_write_through_ack(ack_id)
+
+    def _track_write_through_node(self, node, backup_len):
+        node.write_through_pending_id = node.id
+        self.ongoing_write_through[node.id] = (node, backup_len, [node])
+
+    def _replace_pending_write_through_node(self, old_node, new_nodes):
+        ack_id = old_node.write_through_pending_id
+        locked, backup_len, publish = self.ongoing_write_through[ack_id]
+        at = [node is old_node for node in publish].index(True)
+        publish[at : at + 1] = new_nodes
+
+    def _finish_write_through_ack(self, ack_id):
+        locked, backup_len, publish = self.ongoing_write_through.pop(ack_id)
+        assert sum(len(node.key) for node in publish) == backup_len
+        assert publish[-1] is locked
+        for node in publish:
+            self.kv_events.record_store(node)
+        self.dec_lock_ref(locked)
+"""
+
+
+def checkout(folder: Path, cache: str) -> str:
+    """The subject's name of a checkout whose hiradix_cache.py reads ``cache``."""
+    files = {
+        "managers/cache_controller.py": CONTROLLER,
+        "mem_cache/radix_cache.py": KEYS,
+        "mem_cache/hiradix_cache.py": cache,
+    }
+    for path, text in files.items():
+        file = folder / "sglang/srt" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return f"sglang@{folder}:hiradix"
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> str:
+    return checkout(tmp_path, CONFIGURED + HEAD + EARLIER)
+
+
+@pytest.fixture
+def later(tmp_path: Path) -> str:
+    return checkout(tmp_path, CONFIGURED + HEAD + LATER)
+
+
+def test_an_earlier_source_keeps_the_node_and_a_later_one_what_it_publishes(
+    earlier: str, tmp_path: Path
+) -> None:
+    later = checkout(tmp_path / "later", CONFIGURED + HEAD + LATER)
+    for name in (earlier, later):
+        rig = Rig(name)
+        node = rig.write([1, 2])
+
+        locked = rig.cache.lock_totals()
+        rig.step()
+
+        assert locked == [1, 0]
+        assert rig.completed() == ["w1"]
+        assert node.backed_up
+        assert rig.cache.lock_totals() == [0, 0]
+        assert rig.subject.pending()["write"] == []
+
+
+def test_a_split_in_flight_is_told_to_a_source_that_publishes(later: str) -> None:
+    rig = Rig(later)
+    suffix = rig.write([1, 2, 3], ready_after=1)
+
+    prefix = rig.cache.match_prefix([1, 7]).last_device_node
+    rig.step(2)
+
+    assert prefix is suffix.parent
+    assert prefix.backed_up
+    assert suffix.backed_up
+    assert rig.cache.lock_totals() == [0, 0]
+
+
+def test_a_load_keeps_its_host_copy_though_the_source_does_not_lock_it(earlier: str) -> None:
+    rig = Rig(earlier)
+    node = rig.load([1, 2], ready_after=1)
+
+    freed = rig.cache.evict_host(2)
+    locked = rig.cache.lock_totals()
+    rig.step(2)
+
+    assert freed == 0
+    assert locked == [1, 1]
+    assert rig.completed() == ["l1"]
+    assert node.usable_on_device
+    assert rig.cache.lock_totals() == [0, 0]
+
+
+def test_set_up_that_needs_a_server_is_not_run_where_the_testbed_gives_the_value(
+    earlier: str,
+) -> None:
+    rig = Rig(earlier, storage=True)
+    node = rig.write([1])
+
+    rig.step()
+    under_way = len(rig.subject.pending()["backup"]), node.host_lock_ref
+    rig.step(2)
+
+    assert under_way == (1, 1)
+    assert rig.subject.pending()["backup"] == []
+    assert node.host_lock_ref == 0
+
+
+def test_an_earlier_sources_revoked_query_gives_its_pages_back(earlier: str) -> None:
+    rig = Rig(earlier, storage=True)
+    anchor = rig.cache.plant_on_host([1])
+    free = rig.cache.host.free_pages
+
+    rig.prefetch(anchor)
+    held = rig.cache.host.free_pages, anchor.host_lock_ref
+    rig.step()
+
+    assert held == (free - 2, 1)
+    assert rig.cache.host.free_pages == free
+    assert anchor.host_lock_ref == 0
+    assert rig.subject.pending()["prefetch"] == []
+    assert rig.controller.prefetch_tokens_occupied == 0
+
+
+def test_a_write_back_takes_the_lock_that_the_source_never_gave(earlier: str) -> None:
+    rig = Rig(earlier)
+    node = rig.write([1], ready_after=3)
+
+    rig.subject.calls["write-back"]("")  # type: ignore[attr-defined]
+
+    assert node.backed_up
+    assert rig.completed() == ["w1"]
+    assert rig.cache.lock_totals() == [0, 0]
+
+
+def test_only_calls_that_a_source_has_are_offered(earlier: str, tmp_path: Path) -> None:
+    later = checkout(tmp_path / "later", CONFIGURED + HEAD + LATER)
+
+    offered = [set(Rig(name).subject.calls) for name in (earlier, later)]  # type: ignore[attr-defined]
+
+    assert offered == [{"write-back", "storage-drain", "prefetch-check"}, {"write-back"}]
+
+
+@pytest.mark.parametrize(
+    ("cache", "missing"),
+    [
+        (HEAD.replace("check_hicache_events", "poll"), "has no check_hicache_events"),
+        (HEAD + LATER.replace("def _track_write", "def _follow_write"), "has no _track_write"),
+        ("class RadixCache:\n    pass\n", "has no class HiRadixCache to lift"),
+    ],
+)
+def test_what_cannot_be_lifted_is_named_with_its_file(
+    tmp_path: Path, cache: str, missing: str
+) -> None:
+    name = checkout(tmp_path, cache)
+
+    with pytest.raises(LiftError, match=rf"hiradix_cache\.py.*{missing}") as told:
+        subjects.prepare(name)
+
+    assert "\n" not in str(told.value)
+
+
+def test_a_source_without_the_file_says_which_is_missing(tmp_path: Path) -> None:
+    name = checkout(tmp_path, "")
+    (tmp_path / "sglang/srt/mem_cache/hiradix_cache.py").unlink()
+
+    with pytest.raises(LiftError, match=r"mem_cache\.hiradix_cache has no file to lift from"):
+        subjects.prepare(name)
+
+
+def test_no_other_class_goes_by_that_suffix() -> None:
+    with pytest.raises(BadInput, match="is no version number"):
+        subjects.check("sglang==0.5.19:lowradix")
