@@ -1,7 +1,11 @@
-"""The report of a run that was not as expected: one screen, the command that replays it last."""
+"""The report of a run that was not as expected: one screen between twice the same line, the command
+that replays exactly this case.
+"""
 
 import textwrap
+from collections.abc import Mapping
 
+from reports.ranks import ranged
 from reports.results import Row, divergence
 
 _INDENT = 12
@@ -10,19 +14,28 @@ _NOTE_LIMIT = 170
 
 
 def headline(row: Row) -> str:
-    """``violation by agreement at step 1, expected ok: <summary>``."""
+    """Verdict, ranks, operation and group, often the only line that a page shows:
+
+    ``violation by agreement at step 1, rank 2, after recv #1 of pp[tp0], expected ok: <summary>``.
+    """
     words = [row["verdict"] if row["verdict"] != "error" else "error of the testbed"]
     if row["oracle"]:
         words.append(f"by {row['oracle']}")
     if row["step"] is not None:
         words.append(f"at step {row['step']}")
-    got = " ".join(words)
-    return f"{got}, expected {row['expectation'].split(':')[0]}: {row['summary']}"
+    parts = [" ".join(words)]
+    if row["ranks"]:
+        parts.append(ranged(row["ranks"]))
+    if row["operation"]:
+        parts.append(row["operation"])
+    parts.append(f"expected {row['expectation'].split(':')[0]}")
+    return f"{', '.join(parts)}: {row['summary']}"
 
 
-def report(row: Row) -> str:
-    """The whole report, several lines, no trailing newline."""
-    lines = [headline(row), f"  {row['id']}, {row['steps']} steps, {row['wall_ms']:.0f} ms", ""]
+def report(row: Row, outputs: Mapping[int, str] | None = None) -> str:
+    """The whole report, several lines, no trailing newline. outputs: what ranks printed."""
+    lines = [row["replay"], "", headline(row)]
+    lines += [f"  {row['id']}, {row['steps']} steps, {row['wall_ms']:.0f} ms", ""]
     first = divergence(row)
     if first is not None:
         lines += _field("diverged", first.where())
@@ -37,8 +50,9 @@ def report(row: Row) -> str:
         lines += _field("but", row["why_not"])
     for note in row["notes"]:
         lines += _field("also", _squeezed(note))
-    lines += ["", f"replay it: {row['replay']}"]
-    return "\n".join(lines)
+    for rank, text in (outputs or {}).items():
+        lines += ["", f"  output of rank {rank}:", textwrap.indent(text, "    ")]
+    return "\n".join([*lines, "", row["replay"]])
 
 
 def _sides(majority: tuple[int, ...], minority: tuple[int, ...]) -> str:

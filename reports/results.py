@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -12,21 +13,25 @@ from typing import Any, TypedDict
 import msgspec
 
 from testbed.errors import BadInput, EnvironmentFault, shortened
-from testbed.runs import RunResult, shown, told
+from testbed.oracles.causal import channel
+from testbed.oracles.view import Op, RankView
+from testbed.runs import LOST, RunResult, shown, told
 from testbed.scenario import Scenario
 from testbed.verdict import Divergence, Outcome
 
-FORMAT = 1
+FORMAT = 2
+"""1: without ``operation``, and without ``written``."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Row(TypedDict):
     """One run. id: the case id. ranks: whom the verdict names. first_divergence: as ``Divergence``,
-    or None. expected: the expected verdict; expectation: all of it in words, and why. why_not: how
-    the run differs from it. steps: scheduler steps of the scenario. wall_ms: milliseconds of the
-    case. ops: counts, see ``Verdict.ops``. path: folder of the record. replay: the command that
-    runs it again."""
+    or None. operation: that at which it diverged, or the last one before, with its group; empty
+    where nothing diverged. expected: the expected verdict; expectation: all of it in words, and
+    why. why_not: how the run differs from it. steps: scheduler steps of the scenario. wall_ms:
+    milliseconds of the case. ops: counts, see ``Verdict.ops``. path: folder of the record. replay:
+    the command that runs it again."""
 
     id: str
     scenario: str
@@ -38,6 +43,7 @@ class Row(TypedDict):
     ranks: list[int]
     summary: str
     first_divergence: dict[str, Any] | None
+    operation: str
     expected: str
     expectation: str
     as_expected: bool
@@ -66,6 +72,7 @@ def row(result: RunResult) -> Row:
         ranks=verdict["ranks"],
         summary=verdict["summary"],
         first_divergence=verdict["first_divergence"],
+        operation=operation(result),
         expected=str(expected.verdict),
         expectation=told(expected) + (f": {expected.why}" if expected.why else ""),
         as_expected=result.as_expected,
@@ -75,8 +82,46 @@ def row(result: RunResult) -> Row:
         ops=verdict["ops"],
         notes=verdict["notes"],
         path=path,
-        replay=f"{shlex.quote(interpreter())} -m testbed replay {shlex.quote(path)}",
+        replay=shlex.join([interpreter(), "-m", "testbed", *_again(result)]),
     )
+
+
+def _again(result: RunResult) -> list[str]:
+    if result.path != Path(LOST):
+        return ["replay", shown(result.path)]
+    scenario = result.scenario
+    sizes = [f"--{axis}={getattr(scenario.topology, axis)}" for axis in ("pp", "tp", "cp")]
+    return ["run", scenario.name, f"--subject={scenario.subject}", *sizes]
+
+
+def operation(result: RunResult) -> str:
+    """``recv #0 of pp[tp0]``: the operation at which the run diverged.
+
+    For a divergence elsewhere (a queue, the rank itself) the last one that its first odd rank had
+    entered: ``after recv #0 of pp[tp0]``, ``before any operation``.
+    """
+    first = result.verdict.first_divergence
+    if first is None:
+        return ""
+    ranks = {share.rank: RankView(share) for share in result.record.ranks}
+    odd = [ranks[rank] for rank in (*first.minority, *first.majority) if rank in ranks]
+    for rank in odd:
+        for op in rank.ops:
+            if not op.is_wait and (str(channel(op)), op.enter.ordinal) == (
+                first.channel,
+                first.ordinal,
+            ):
+                return _operation(op)
+    before = [op for op in odd[0].ops if op.step <= first.step and _counts(op)] if odd else []
+    return f"after {_operation(before[-1])}" if before else "before any operation"
+
+
+def _counts(op: Op) -> bool:
+    return not (op.is_wait or op.is_model)
+
+
+def _operation(op: Op) -> str:
+    return f"{op.enter.op} #{op.enter.ordinal} of {op.enter.group}"
 
 
 def error_row(scenario: Scenario, reason: str) -> Row:
@@ -93,6 +138,7 @@ def error_row(scenario: Scenario, reason: str) -> Row:
         ranks=[],
         summary=reason,
         first_divergence=None,
+        operation="",
         expected=str(scenario.expected.verdict),
         expectation=told(scenario.expected),
         as_expected=False,
@@ -101,7 +147,7 @@ def error_row(scenario: Scenario, reason: str) -> Row:
         wall_ms=0.0,
         ops={},
         notes=[],
-        path="",
+        path=LOST,
         replay=f"{shlex.quote(interpreter())} -m testbed run {shlex.join(named)}",
     )
 
@@ -123,17 +169,70 @@ def divergence(of: Row) -> Divergence | None:
     return Divergence(**{**data, **sides})
 
 
-def document(rows: Sequence[Row], world: int, out: str) -> dict[str, Any]:
-    """The whole result of a session. world: hosts of its fleet. out: folder of its records."""
+class Document(TypedDict):
+    """The whole result of a session. format: ``FORMAT``. written: when, ISO 8601. world: hosts of
+    its fleet, 0 where none ran. out: folder of its records, empty where none were kept."""
+
+    format: int
+    written: str
+    world: int
+    out: str
+    as_expected: int
+    not_as_expected: int
+    runs: list[Row]
+
+
+def document(rows: Sequence[Row], world: int, out: str) -> Document:
+    """The document of these rows."""
     as_expected = sum(row["as_expected"] for row in rows)
+    return Document(
+        format=FORMAT,
+        written=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        world=world,
+        out=out,
+        as_expected=as_expected,
+        not_as_expected=len(rows) - as_expected,
+        runs=list(rows),
+    )
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of ``results.json``; ``reports/results.schema.json`` is this, written down by
+    ``python -m reports.results``.
+    """
+    made = msgspec.json.schema(Document)
+    made["$defs"]["Document"]["properties"]["format"] = {"const": FORMAT}
     return {
-        "format": FORMAT,
-        "world": world,
-        "out": out,
-        "as_expected": as_expected,
-        "not_as_expected": len(rows) - as_expected,
-        "runs": list(rows),
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"results.json of a session, format {FORMAT}",
+        **made,
     }
+
+
+def load_document(path: Path) -> Document:
+    """A session's ``results.json`` of this or an older format, as one of this format.
+
+    Raises BadInput if there is none, or if it is of a newer one.
+    """
+    try:
+        data = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"{path}: is no results file ({error})") from error
+    written_as = data.get("format")
+    if written_as not in range(1, FORMAT + 1):
+        raise BadInput(f"{path}: results format {written_as!r}, this testbed reads 1 to {FORMAT}")
+    runs = data.get("runs")
+    if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+        raise BadInput(f"{path}: is no results file (runs is no list of objects)")
+    if written_as == 1:
+        data |= {"written": "", "runs": [{"operation": "", **run} for run in runs]}
+    data["format"] = FORMAT
+    try:
+        return msgspec.convert(data, Document)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{path}: is no results file ({error})") from error
 
 
 def check_json(out: str) -> None:
@@ -169,3 +268,7 @@ def write_json(data: Any, out: str) -> None:
     except OSError as error:
         kind = EnvironmentFault if error.errno in _FULL else BadInput
         raise kind(f"{shortened(out)}: cannot be written ({error.strerror})") from error
+
+
+if __name__ == "__main__":
+    write_json(schema(), "-")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
+from reports.colour import painted
 from reports.results import Row, divergence
 
 HEADERS = (
@@ -17,23 +18,36 @@ HEADERS = (
     "ms",
 )
 _DIVERGENCE = HEADERS.index("first divergence")
+_VERDICT = HEADERS.index("verdict")
 _NARROWEST = 24
 
 
-def for_terminal(rows: Sequence[Row], width: int) -> str:
-    """A table of one line per run; the divergence column gives way so that it fits ``width``."""
+def for_terminal(rows: Sequence[Row], width: int, *, colour: bool = False) -> str:
+    """A table of one line per run; the divergence column gives way so that it fits ``width``.
+
+    colour: verdicts in colour.
+    """
     cells = [_cells(row) for row in rows]
     without = [[*line[:_DIVERGENCE], "", *line[_DIVERGENCE + 1 :]] for line in cells]
     others = len(_tabulated(without, "simple").split("\n")[1]) - len(HEADERS[_DIVERGENCE])
     room = max(width - others, _NARROWEST)
     for line in cells:
         line[_DIVERGENCE] = shorten(line[_DIVERGENCE], room)
+    if colour:
+        for line, row in zip(cells, rows, strict=True):
+            line[_VERDICT] = painted(line[_VERDICT], row["verdict"])
     return _tabulated(cells, "simple")
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """The same table as Markdown, nothing shortened."""
     return _tabulated([[cell.replace("|", "\\|") for cell in _cells(row)] for row in rows], "pipe")
+
+
+def as_list(entries: Sequence[tuple[str, str]]) -> str:
+    """Names and what they are, one line each, no blanks at the end of a line."""
+    text: str = tabulate(entries, tablefmt="plain", disable_numparse=True)
+    return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
 def _tabulated(cells: list[list[str]], style: str) -> str:

@@ -1,4 +1,5 @@
-"""The command line: run, list, explain, replay, recheck, matrix, compare, subjects, bench, doctor.
+"""The command line: run, list, explain, replay, diff, recheck, matrix, compare, subjects, bench,
+doctor.
 
 Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
 failed. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
@@ -10,13 +11,17 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any, NoReturn
 
+from reports import outputs
+from reports.colour import takes_colour
+from reports.differ import compared
 from reports.failure import report
 from reports.results import Row, check_json, document, row, write_json
 from reports.session import keep
 from reports.story import story
-from reports.table import for_terminal, tally
+from reports.table import as_list, for_terminal, tally
 from testbed import (
     catalog,
     cli_compare,
@@ -48,11 +53,13 @@ from testbed.errors import BadInput, EnvironmentFault, naming, one_line
 from testbed.runs import (
     DEFAULT_ROOT,
     DEFAULT_WORLD,
+    RunResult,
     RunStore,
     check_world,
     execute,
     find_run,
     find_runs,
+    in_use,
     judged,
     prepare,
     shown,
@@ -120,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--device", choices=("cpu", "cuda"))
     run.add_argument("--agree-on", choices=("gloo", "nccl"), help="what the agreement goes over")
     fleet_options(run, DEFAULT_WORLD)
+    _ranks_option(run)
     json_option(run)
 
     listing = command("list", _list, "list what there is, one line each")
@@ -142,10 +150,18 @@ def _parser() -> argparse.ArgumentParser:
     replay = command("replay", _replay, "run the scenarios of recorded runs again")
     replay.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a session's folder")
     fleet_options(replay, None)
+    _ranks_option(replay)
     json_option(replay)
+
+    diff = command("diff", _diff, "tell the first place where two recorded runs differ")
+    for which in ("one", "other"):
+        diff.add_argument(
+            which, metavar="RUN", help="its folder, or a case id of the latest session"
+        )
 
     recheck = command("recheck", _recheck, "judge recorded runs again without running them")
     recheck.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a session's folder")
+    _ranks_option(recheck)
     json_option(recheck)
 
     cli_matrix.options(command("matrix", cli_matrix.run, cli_matrix.DOES))
@@ -159,6 +175,10 @@ def _parser() -> argparse.ArgumentParser:
 
     command("doctor", _doctor, "check the environment, one line each")
     return parser
+
+
+def _ranks_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", choices=outputs.CHOICES, default="first", help=outputs.HELP)
 
 
 def _run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
@@ -178,10 +198,19 @@ def _run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
 
 
 def _explain(options: argparse.Namespace, _: MakesFleet) -> int:
-    path = find_run(options.run)
-    folder = path if path.is_dir() else path.parent
-    print(story(judged(record.load(path), folder), full=options.full))
+    print(story(_judged_again(find_run(options.run)), full=options.full))
     return AS_EXPECTED
+
+
+def _diff(options: argparse.Namespace, _: MakesFleet) -> int:
+    one, other = (_judged_again(find_run(named)) for named in (options.one, options.other))
+    difference = compared(one, other)
+    print(difference.told)
+    return NOT_AS_EXPECTED if difference.differ else AS_EXPECTED
+
+
+def _judged_again(path: Path) -> RunResult:
+    return judged(record.load(path), path if path.is_dir() else path.parent)
 
 
 def _replay(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
@@ -191,7 +220,10 @@ def _replay(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
     world = min(largest, DEFAULT_WORLD) if options.world is None else options.world
     # A replay needs no flags of its own: what ran on one fleet runs on any.
     oversubscribe = options.oversubscribe or (options.world is None and largest > world)
-    return _run_cases(cases, options, world, oversubscribe, make_fleet)
+    with contextlib.ExitStack() as held:
+        for path in paths:  # what is being looked at is not pruned away by its own replay
+            held.enter_context(in_use(path))
+        return _run_cases(cases, options, world, oversubscribe, make_fleet)
 
 
 def _run_cases(
@@ -208,22 +240,23 @@ def _run_cases(
             case.topology.check_fits(world, oversubscribe, RAISE_WORLD)
         prepare(case, where)
     store = RunStore(DEFAULT_ROOT)
-    rows: list[Row] = []
+    results: list[RunResult] = []
     lost = ""
     try:
         with make_fleet(world, oversubscribe=oversubscribe, port=options.port) as fleet:
             for count, (_, case) in enumerate(cases, 1):
                 _progress(f"[{count}/{len(cases)}] {case.case_id}")
                 result = execute(fleet, case, store)
-                rows.append(row(result))
+                results.append(result)
                 lost = lost or result.lost
     finally:
         _progress("")
         # Also after an error half way: what has run is told.
-        if rows:
-            _tell(rows, options.json, world, "" if lost else shown(store.folder))
+        if results:
+            rows = _tell(results, options, world, "" if lost else shown(store.folder))
             if not lost:
                 keep(rows, world, store.folder)
+        store.close()
     if lost:
         raise EnvironmentFault(lost)
     return _status(rows)
@@ -231,24 +264,23 @@ def _run_cases(
 
 def _recheck(options: argparse.Namespace, _: MakesFleet) -> int:
     paths = [path for named in options.runs for path in find_runs(named)]
-    rows = []
-    for path in paths:
-        folder = path if path.is_dir() else path.parent
-        rows.append(row(judged(record.load(path), folder)))
-    _tell(rows, options.json, 0, "")
-    return _status(rows)
+    return _status(_tell([_judged_again(path) for path in paths], options, 0, ""))
 
 
-def _tell(rows: Sequence[Row], json_out: str | None, world: int, out: str) -> None:
-    stream = sys.stderr if json_out == "-" else sys.stdout
-    print(for_terminal(rows, width(stream)), file=stream)
+def _tell(
+    results: Sequence[RunResult], options: argparse.Namespace, world: int, out: str
+) -> list[Row]:
+    stream = sys.stderr if options.json == "-" else sys.stdout
+    rows = [row(result) for result in results]
+    print(for_terminal(rows, width(stream), colour=takes_colour(stream)), file=stream)
     print(f"\n{tally(rows)}" + (f"; kept in {out}" if out else ""), file=stream)
     # After the table: the last line of all is the command that replays what failed.
-    for each in rows:
+    for each, result in zip(rows, results, strict=True):
         if not each["as_expected"]:
-            print(f"\n{report(each)}", file=stream)
-    if json_out:
-        write_json(document(rows, world, out), json_out)
+            print(f"\n{report(each, outputs.outputs(result, options.ranks))}", file=stream)
+    if options.json:
+        write_json(document(rows, world, out), options.json)
+    return rows
 
 
 def _status(rows: Sequence[Row]) -> int:
@@ -279,10 +311,8 @@ def _list(options: argparse.Namespace, _: MakesFleet) -> int:
     for kind, entries in listed.items():
         if not options.what:
             print(f"{kind}:", file=stream)
-        width = max((len(entry["name"]) for entry in entries), default=0)
-        for entry in entries:
-            line = f"{entry['name']:<{width}}  {entry['about']}".rstrip()
-            print(line if options.what else f"  {line}", file=stream)
+        told = as_list([(entry["name"], entry["about"]) for entry in entries])
+        print(told if options.what else indent(told, "  "), file=stream)
     if options.json:
         write_json(listed, options.json)
     return AS_EXPECTED

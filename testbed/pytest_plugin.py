@@ -7,7 +7,7 @@ it imports torch, which unrelated pytest runs should not pay for::
     def test_skew_is_only_a_stall(scenario, check):
         check(scenario)
 
-``check`` fails the test with a report that ends in the command which replays the case. ``run_case``
+``check`` fails the test with a report between twice the command that replays the case. ``run_case``
 only runs and judges. Both put the run into the table at the end, also from pytest-xdist workers,
 each of which has a fleet of its own.
 """
@@ -17,11 +17,14 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from reports import outputs
+from reports.failure import headline
 from reports.failure import report as failure_report
+from reports.junit import Test
 from reports.results import Row, row
 from reports.session import keep
 from reports.table import for_terminal, tally
@@ -38,6 +41,7 @@ from testbed.runs import (
     check_backend,
     check_world,
     execute,
+    keep_sessions,
     shown,
 )
 from testbed.scenario import Scenario
@@ -49,12 +53,47 @@ ENVIRONMENT_STATUS = 3
 RunCase = Callable[[Scenario], RunResult]
 
 _ROWS_ATTRIBUTE = "testbed_rows"
+_FAILURE_ATTRIBUTE = "testbed_failure"
 _NO_FLEET_ATTRIBUTE = "testbed_no_fleet"
 _FROM_CONTROLLER = "testbed_session"
 _MARKER = (
     "scenarios(*names_or_scenarios, topologies=None, subjects=None): run the test once per"
     " scenario, topology and subject, each time as its argument 'scenario'"
 )
+
+
+class CaseFailed(AssertionError):
+    """A case was not as expected. line: all of it in one line. verdict: the run's, empty where it
+    could not be run at all. told: the report.
+    """
+
+    def __init__(self, told: str, line: str, verdict: str) -> None:
+        super().__init__(told)
+        self.told, self.line, self.verdict = told, line, verdict
+
+
+class _Shown:
+    """What pytest shows of a failed case: the report, and in its one-line summary (and in the
+    message of its JUnit file) the line that says most.
+    """
+
+    class _Crash(NamedTuple):
+        message: str
+
+        def __str__(self) -> str:
+            return self.message
+
+    def __init__(self, told: str, line: str) -> None:
+        self._told = told
+        self.reprcrash = self._Crash(line)
+
+    def __str__(self) -> str:
+        return self._told
+
+    def toterminal(self, writer: Any) -> None:
+        """Every line as it is, to pytest's terminal writer."""
+        for line in self._told.splitlines():
+            writer.line(line)
 
 
 class _Session:
@@ -70,8 +109,10 @@ class _Session:
         self.trouble = ""
         self.no_fleet = ""
         self._rows: list[tuple[str, Row]] = []
+        self._tests: dict[str, Test] = {}
         self._order: dict[str, int] = {}
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the rows of a report, wherever its test ran. A worker's word that it has no fleet
         ends the session: its other tests have none either.
@@ -79,8 +120,21 @@ class _Session:
         no_fleet = report.__dict__.get(_NO_FLEET_ATTRIBUTE, "")
         if no_fleet and not self.is_worker:
             pytest.exit(f"testbed: {no_fleet}", returncode=ENVIRONMENT_STATUS)
+        line, _ = report.__dict__.get(_FAILURE_ATTRIBUTE, ("", ""))
+        if line and isinstance(report.longrepr, str):  # it came from a worker of pytest-xdist
+            _show(report, report.longrepr, line)
         rows = report.__dict__.get(_ROWS_ATTRIBUTE, [])
         self._rows += [(report.nodeid, each) for each in rows]
+        before = self._tests.get(report.nodeid)
+        self._tests[report.nodeid] = _tested(report, before)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A module that cannot be collected is an error, too."""
+        if report.failed:
+            text = str(report.longrepr)
+            message = text.strip().rsplit("\n", 1)[-1]
+            made = Test(report.nodeid, report.nodeid, 0, "error", "collection", message, text)
+            self._tests[report.nodeid] = made
 
     def put_in_order(self, nodeids: Sequence[str]) -> None:
         """Tell in which order the tests were collected."""
@@ -91,6 +145,39 @@ class _Session:
         """In the order of collection, however many workers ran them."""
         last = len(self._order)
         return [each for _, each in sorted(self._rows, key=lambda r: self._order.get(r[0], last))]
+
+    @property
+    def tests(self) -> list[Test]:
+        """All tests as entries of ``junit.xml``, in the same order."""
+        last = len(self._order)
+        order = sorted(self._tests, key=lambda nodeid: self._order.get(nodeid, last))
+        return [self._tests[nodeid] for nodeid in order]
+
+
+def _show(report: pytest.TestReport, told: str, line: str) -> None:
+    # pytest takes anything that can show itself on a terminal; its type hint names its own classes.
+    report.longrepr = _Shown(told, line)  # type: ignore[assignment]
+
+
+def _tested(report: pytest.TestReport, before: Test | None) -> Test:
+    """What one more report of a test (its setup, its call, its teardown) makes of its entry."""
+    suite, _, name = report.nodeid.partition("::")
+    test = before or Test(suite, name, 0.0)
+    test = test._replace(seconds=test.seconds + report.duration)
+    if report.skipped:
+        text = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        return test._replace(outcome="skipped", message=text.removeprefix("Skipped: "))
+    if not report.failed:
+        return test
+    text = str(report.longrepr)
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message = crash.message if crash is not None else text.strip().rsplit("\n", 1)[-1]
+    line, verdict = report.__dict__.get(_FAILURE_ATTRIBUTE, ("", ""))
+    ours = report.when != "call" or (bool(line) and verdict in ("", "error"))
+    kind = verdict or (report.when if ours and report.when != "call" else "")
+    return test._replace(
+        outcome="error" if ours else "failure", kind=kind or "", message=message, text=text
+    )
 
 
 _SESSION = pytest.StashKey[_Session]()
@@ -119,6 +206,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device", choices=("cpu", "cuda"), help="instead of what scenarios say")
     group.addoption("--agree-on", choices=("gloo", "nccl"), help="instead of what scenarios say")
     group.addoption(
+        "--ranks", choices=outputs.CHOICES, default="first", help=f"{outputs.HELP} (default: first)"
+    )
+    group.addoption(
         "--runs-out", metavar="DIR", help=f"folder of the kept runs (default: {DEFAULT_ROOT})"
     )
 
@@ -128,6 +218,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
     world = config.getoption("--world")
     try:
+        keep_sessions()
         check_world(world, _world_option())
         check_backend(config.getoption("--backend"), config.getoption("--device"))
         for name in _subjects(config):
@@ -151,6 +242,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """A session without runs leaves nothing behind."""
     session = config.stash.get(_SESSION, None)
     if session is not None:
+        session.store.close()
         session.store.drop_if_empty()
 
 
@@ -290,7 +382,7 @@ def run_case(request: pytest.FixtureRequest, fleet: RunsCases) -> RunCase:
         except EnvironmentFault as error:
             wrong = f"error of the environment: {error}"
         if result is None:  # outside of the handlers: one line is all there is to say
-            pytest.fail(wrong, pytrace=False)
+            raise CaseFailed(wrong, wrong, "")
         session.trouble = session.trouble or result.lost
         request.node.stash.setdefault(_ROWS, []).append(row(result))
         return result
@@ -299,14 +391,17 @@ def run_case(request: pytest.FixtureRequest, fleet: RunsCases) -> RunCase:
 
 
 @pytest.fixture
-def check(run_case: RunCase) -> RunCase:
+def check(request: pytest.FixtureRequest, run_case: RunCase) -> RunCase:
     """As ``run_case``; fails the test, with the report, if the run was not as expected."""
+    ranks = request.config.getoption("--ranks")
 
     def run(scenario: Scenario) -> RunResult:
         __tracebackhide__ = True
         result = run_case(scenario)
         if not result.as_expected:
-            pytest.fail(failure_report(row(result)), pytrace=False)
+            made = row(result)
+            told = failure_report(made, outputs.outputs(result, ranks))
+            raise CaseFailed(told, headline(made), made["verdict"])
         return result
 
     return run
@@ -321,6 +416,10 @@ def pytest_runtest_makereport(
     As an attribute, not as user properties: those would fill JUnit files with them.
     """
     report = yield
+    failed = call.excinfo.value if call.excinfo is not None else None
+    if isinstance(failed, CaseFailed):
+        report.__dict__[_FAILURE_ATTRIBUTE] = [failed.line, failed.verdict]
+        _show(report, failed.told, failed.line)
     report.__dict__[_NO_FLEET_ATTRIBUTE] = item.config.stash[_SESSION].no_fleet
     if report.when == "teardown":
         report.__dict__[_ROWS_ATTRIBUTE] = item.stash.get(_ROWS, [])
@@ -338,7 +437,9 @@ def pytest_terminal_summary(
     folder = session.store.folder
     width = shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else 160
     terminalreporter.section("testbed", sep="=")
-    terminalreporter.write_line(for_terminal(rows, width))
+    # pytest has decided on colour already: terminal, NO_COLOR and its own --color.
+    table = for_terminal(rows, width, colour=terminalreporter.hasmarkup)
+    terminalreporter.write_line(table)
     terminalreporter.write_line("")
     terminalreporter.write_line(f"{tally(rows)}; kept in {shown(folder)}")
     if session.trouble:
@@ -354,7 +455,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     if not ours.trouble:
         try:
-            keep(ours.rows, ours.world, ours.store.folder)
+            keep(ours.rows, ours.world, ours.store.folder, ours.tests)
         except EnvironmentFault as error:
             ours.trouble = str(error)
     if ours.trouble:

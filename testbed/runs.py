@@ -6,12 +6,19 @@ it. A ``RunStore`` is one folder ``<root>/<time>/`` per session (a command, or a
     <root>/<time>/runs/<case id>[.n]/record.json.gz   what happened
     <root>/<time>/runs/<case id>[.n]/verdict.json     how it was judged then
     <root>/latest                                     symbolic link to the newest session
+
+Only the newest ``KEEP_DEFAULT`` sessions of a root stay, or as many as the environment variable
+``TESTBED_KEEP`` says (``all``: every one); one that a process has open is never removed.
 """
 
+import fcntl
 import glob
 import os
 import re
+import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -33,8 +40,12 @@ LATEST = "latest"
 VERDICT_FILE = "verdict.json"
 LOST = "not-kept"
 
+KEEP_VARIABLE = "TESTBED_KEEP"
+KEEP_DEFAULT = 20
+
 _NAME_LIMIT = 180
 """Bytes: a file system allows 255, and counts are put behind the name."""
+_SESSION = re.compile(r"\d{8}-\d{6}(\.\d+)?")
 
 
 class RunsCases(Protocol):
@@ -55,13 +66,25 @@ class RunStore:
         self._root = root
         self._folder = root / name if name else None
         self._is_latest = False
+        self._lock: int | None = None
 
     @property
     def folder(self) -> Path:
         """The session's folder, made when first asked for."""
         if self._folder is None:
             self._folder = _new_folder(self._root / time.strftime("%Y%m%d-%H%M%S"))
+            self._hold()
         return self._folder
+
+    def close(self) -> None:
+        """Let go of the folder: it may be pruned from now on. The process's end does it, too."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _hold(self) -> None:
+        if self._lock is None and self._folder is not None:
+            self._lock = _locked(self._folder, fcntl.LOCK_SH)
 
     def claim(self, case_id: str) -> Path:
         """A new folder for one run of that case; later runs of it get ``.2``, ``.3`` and so on.
@@ -70,7 +93,9 @@ class RunStore:
         """
         claimed = _new_folder(self.folder / "runs" / file_name(case_id))
         if not self._is_latest:
+            self._hold()  # a session that another process named
             self._point_latest()
+            prune(self._root, keep_sessions())
         return claimed
 
     def drop_if_empty(self) -> None:
@@ -85,6 +110,76 @@ class RunStore:
         link.symlink_to(self.folder.name)
         os.replace(link, self._root / LATEST)
         self._is_latest = True
+
+
+def keep_sessions() -> int | None:
+    """How many sessions stay; None for all. Raises BadInput if the setting is no such number."""
+    given = os.environ.get(KEEP_VARIABLE, "").strip()
+    if given == "all":
+        return None
+    if not given:
+        return KEEP_DEFAULT
+    if not given.isascii() or not given.isdigit() or int(given) < 1:
+        raise BadInput(f"{KEEP_VARIABLE} is {given!r}: give a whole number from 1 on, or all")
+    return int(given)
+
+
+def prune(root: Path, keep: int | None) -> None:
+    """Remove all but the newest ``keep`` sessions, except those in use: see ``in_use``.
+
+    What cannot be removed stays; the next session tries again.
+    """
+    if keep is None:
+        return
+    sessions = sorted(
+        (path for path in root.iterdir() if _SESSION.fullmatch(path.name) and path.is_dir()),
+        key=_age,
+    )
+    for old in sessions[:-keep]:
+        lock = _locked(old, fcntl.LOCK_EX)
+        if lock is not None:
+            # Renamed first: nobody finds half a session, and of two that prune one gets it.
+            doomed = old.with_name(f".{old.name}.pruned")
+            try:
+                old.rename(doomed)
+            except OSError:
+                continue
+            finally:
+                os.close(lock)
+            shutil.rmtree(doomed, ignore_errors=True)
+
+
+@contextmanager
+def in_use(run: Path) -> Iterator[None]:
+    """Keep the session of a recorded run from being pruned meanwhile."""
+    session = next(
+        (above for above in run.resolve().parents if _SESSION.fullmatch(above.name)), None
+    )
+    lock = _locked(session, fcntl.LOCK_SH) if session is not None else None
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _age(session: Path) -> tuple[str, int]:
+    name, _, number = session.name.partition(".")
+    return name, int(number or 1)
+
+
+def _locked(folder: Path, how: int) -> int | None:
+    """A lock on the folder, as a file descriptor that no child inherits; None if others hold it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def file_name(case_id: str) -> str:
@@ -190,6 +285,7 @@ def execute(fleet: RunsCases, scenario: Scenario, store: RunStore) -> RunResult:
     Raises BadInput if the scenario cannot be run, EnvironmentFault if the fleet failed.
     """
     prepare(scenario)
+    keep_sessions()  # refused before anything has run
     run_record = fleet.run(scenario)
     try:
         path = store.claim(scenario.case_id)

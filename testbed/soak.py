@@ -25,6 +25,7 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies as st
 
+from reports.progress import progress
 from testbed import subjects
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.oracles import judge
@@ -116,6 +117,7 @@ def hunt(fleet: Fleet, subject: str, examples: int, seed: int) -> Hunt:
         nonlocal ran
         ran += 1
         verdict = judge(fleet.run(scenario))
+        bar.advance()
         seen[_key(scenario)] = verdict
         return verdict.outcome is not Outcome.OK
 
@@ -129,12 +131,14 @@ def hunt(fleet: Fleet, subject: str, examples: int, seed: int) -> Hunt:
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     try:
-        found = hypothesis.find(
-            scenarios(subject, fleet.world),
-            ends_badly,
-            settings=settings,
-            random=random.Random(seed),
-        )
+        # Shrinking what was found takes runs of its own, beyond the total.
+        with progress(f"soak {subject}", examples) as bar:
+            found = hypothesis.find(
+                scenarios(subject, fleet.world),
+                ends_badly,
+                settings=settings,
+                random=random.Random(seed),
+            )
     except hypothesis.errors.NoSuchExample:
         return Hunt(subject, ran, time.monotonic() - began, None, None)
     return Hunt(subject, ran, time.monotonic() - began, found, seen[_key(found)])

@@ -24,6 +24,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from reports.progress import progress
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.oracles import judge
 from testbed.record import RunRecord
@@ -177,9 +178,12 @@ def soak(world: int, rounds: int) -> tuple[dict[str, Tally], Standing, Standing]
         for blow in blows():
             strike(fleet, blow, topology, Tally())
         before = standing(fleet)
-        for count in range(rounds):
-            blow = blows()[count % len(tallies)]
-            strike(fleet, blow, topology, tallies[blow.name])
+        with progress("soak of faults", rounds, unit="rounds") as bar:
+            for count in range(rounds):
+                blow = blows()[count % len(tallies)]
+                bar.now(blow.name)
+                strike(fleet, blow, topology, tallies[blow.name])
+                bar.advance()
         return tallies, before, standing(fleet)
 
 

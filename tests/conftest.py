@@ -1,5 +1,12 @@
-"""Tests that fork ranks need a parent that never started torch's thread pool."""
+"""What a surrounding job sets must not reach the sessions that tests start inside theirs."""
 
-import torch
+import pytest
 
-torch.set_num_threads(1)
+from reports.github import VARIABLE
+from testbed.runs import KEEP_VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (VARIABLE, KEEP_VARIABLE, "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)

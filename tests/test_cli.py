@@ -13,6 +13,7 @@ from testbed.cli import main
 from testbed.scenario import Scenario, to_object
 from testbed.subjects import available
 from tests.fake_fleet import FakeFleet, scenario
+from tests.fake_sglang import Pip
 
 Capture = pytest.CaptureFixture[str]
 
@@ -50,10 +51,10 @@ def test_a_run_not_as_expected_ends_in_1_and_tells_how_to_replay_it(
 ) -> None:
     assert main(["run", write(folder, scenario("crash"))], FakeFleet) == 1
     out, _ = capsys.readouterr()
-    assert "\n\ncrash at step 0, expected ok: " in out
+    assert "\n\ncrash at step 0, rank 1, before any operation, expected ok: " in out
     session = (folder / "reports/out/latest").resolve().name
     path = f"reports/out/{session}/runs/crash-batched-pp2tp2"
-    assert out.endswith(f"replay it: {interpreter()} -m testbed replay {path}\n")
+    assert out.endswith(f"\n\n{interpreter()} -m testbed replay {path}\n")
 
 
 def test_a_lost_fleet_ends_in_3_and_still_tells_what_ran(folder: Path, capsys: Capture) -> None:
@@ -155,6 +156,42 @@ def test_explain_tells_the_story_of_a_recorded_run(folder: Path, capsys: Capture
     assert out.splitlines()[-1].startswith("replay it: ")
 
 
+def test_diff_of_a_run_with_itself_is_0_and_with_another_1(folder: Path, capsys: Capture) -> None:
+    main(["run", write(folder, scenario()), write(folder, scenario("crash"))], FakeFleet)
+    capsys.readouterr()
+    assert main(["diff", "null-batched-pp2tp2", "null-batched-pp2tp2"], _no_fleet) == 0
+    assert "every rank did the same" in capsys.readouterr().out
+    assert main(["diff", "null-batched-pp2tp2", "crash-batched-pp2tp2"], _no_fleet) == 1
+    out, _ = capsys.readouterr()
+    assert "first difference: step 0, rank 1, event 1" in out
+    assert "  B: nothing more" in out
+    assert "verdict of B: crash at step 0: rank 1 died by SIGKILL" in out
+
+
+def test_diff_of_no_run_is_bad_input(folder: Path, capsys: Capture) -> None:
+    assert "nowhere: no recorded run" in fails_with_one_line(capsys, "diff", "nowhere", "there")
+
+
+def test_a_wrong_number_of_sessions_to_keep_is_refused_before_anything_runs(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESTBED_KEEP", "few")
+    said = fails_with_one_line(capsys, "run", write(folder, scenario()))
+    assert said == "testbed: TESTBED_KEEP is 'few': give a whole number from 1 on, or all\n"
+
+
+def test_a_replay_does_not_prune_the_run_it_replays(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESTBED_KEEP", "1")
+    assert main(["run", write(folder, scenario())], FakeFleet) == 0
+    session = (folder / "reports/out/latest").resolve()
+    assert main(["replay", f"{session}/runs/null-batched-pp2tp2"], FakeFleet) == 0
+    assert session.is_dir()
+    assert main(["run", write(folder, scenario())], FakeFleet) == 0
+    assert not session.exists()
+
+
 def test_explain_of_no_run_is_bad_input(folder: Path, capsys: Capture) -> None:
     assert "nowhere: no recorded run" in fails_with_one_line(capsys, "explain", "nowhere")
 
@@ -238,3 +275,33 @@ def test_a_summary_that_cannot_be_kept_ends_in_3_and_is_on_the_terminal(
     assert "1 run, 1 as expected: 1 ok" in out
     assert err.startswith("testbed: the summary cannot be kept: ")
     assert err.count("\n") == 1
+
+
+def test_releases_are_fetched_one_line_each(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Pip().install(monkeypatch, folder)
+
+    assert main(["subjects", "fetch", "sglang==9.8.7"], FakeFleet) == 0
+    out, err = capsys.readouterr()
+
+    where = folder / "hicache-testbed" / "sglang-9.8.7"
+    assert out == f"sglang==9.8.7: 0.0 MB in {where}, hashes ok\n"
+    assert err == ""
+    assert main(["list", "subjects"], FakeFleet) == 0
+    listed, _ = capsys.readouterr()
+    assert f"0.0 MB in {where}, hashes ok" in listed
+    assert "sglang==0.5.19" in listed
+    assert "not fetched yet" in listed
+
+
+def test_only_releases_are_fetched_and_nothing_before_all_names_are_read(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = Pip()
+    pip.install(monkeypatch, folder)
+
+    told = fails_with_one_line(capsys, "subjects", "fetch", "sglang==9.8.7", "batched")
+
+    assert "subject 'batched' is no release" in told
+    assert pip.calls == 0

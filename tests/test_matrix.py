@@ -210,6 +210,8 @@ def test_subjects_may_be_globs_over_what_is_listed() -> None:
         "fused",
         "sglang==0.5.12",
         "sglang==0.5.12.post1",
+        "sglang==0.5.12:hiradix",
+        "sglang==0.5.12.post1:hiradix",
     ]
     with pytest.raises(BadInput, match="fits none"):
         matrix.named_subjects(["nonesuch*"])

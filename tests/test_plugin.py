@@ -1,6 +1,7 @@
 """The pytest plugin, as somebody's own test folder sees it: real pytest, made-up fleet."""
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -114,13 +115,132 @@ def test_a_failed_case_prints_the_report_and_no_traceback(own: pytest.Pytester) 
     run.assert_outcomes(failed=1)
     run.stdout.fnmatch_lines(
         [
-            "crash at step 0, expected ok: rank 1 *",
-            "replay it: * -m testbed replay reports/out/*/runs/crash-batched-pp2tp2",
-            "FAILED test_it.py::test_crash - Failed: crash at step 0, *",
+            "*_ test_crash _*",
+            "* -m testbed replay reports/out/*/runs/crash-batched-pp2tp2",
+            "crash at step 0, rank 1, before any operation, expected ok: rank 1 *",
+            "* -m testbed replay reports/out/*/runs/crash-batched-pp2tp2",
+            "FAILED test_it.py::test_crash - crash at step 0, *",
         ]
     )
     run.stdout.no_fnmatch_line("*def test_crash*")
     assert results(own.path) == ["crash-batched-pp2tp2 crash"]
+
+
+LINE = "crash at step 0, rank 1, before any operation, expected ok: rank 1 died by SIGKILL, step 0"
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_the_line_that_a_ci_page_shows_is_whole(
+    own: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    own.makepyfile(test_it=CRASH)
+    run = own.runpytest("--junitxml=theirs.xml", *workers)
+    assert f"FAILED test_it.py::test_crash - {LINE}" in run.outlines
+    for file in ("theirs.xml", "reports/out/latest/junit.xml"):
+        (failure,) = ElementTree.parse(own.path / file).iter("failure")
+        assert failure.get("message") == LINE
+        lines = str(failure.text).split("\n")
+        assert lines[0] == lines[-1]
+        assert " -m testbed replay reports/out/" in lines[0]
+
+
+EVERY_END = """
+import pytest
+from testbed.runs import RunResult
+from tests.fake_fleet import scenario
+
+def test_passes(check):
+    check(scenario("calm"))
+
+def test_fails(check):
+    check(scenario("crash"))
+
+def test_own_assertion(run_case):
+    assert run_case(scenario("calm")).verdict.ranks == (7,)
+
+def test_environment(check):
+    check(scenario("environment"))
+
+def test_skips():
+    pytest.skip("no such thing here")
+
+@pytest.fixture
+def broken():
+    raise RuntimeError("no fixture")
+
+def test_broken_fixture(broken):
+    pass
+"""
+
+
+def test_junit_tells_the_subjects_failures_from_the_testbeds_errors(own: pytest.Pytester) -> None:
+    own.makepyfile(test_it=EVERY_END)
+    own.runpytest().assert_outcomes(passed=1, failed=3, skipped=1, errors=1)
+    root = ElementTree.parse(own.path / "reports/out/latest/junit.xml").getroot()
+    told = {
+        str(case.get("name")): [(one.tag, one.get("type"), one.get("message")) for one in case]
+        for case in root.iter("testcase")
+    }
+    assert told == {
+        "test_passes": [],
+        "test_fails": [("failure", "crash", LINE)],
+        "test_own_assertion": [("failure", None, told["test_own_assertion"][0][2])],
+        "test_environment": [("error", None, "error of the environment: host 0 is gone")],
+        "test_skips": [("skipped", None, "no such thing here")],
+        "test_broken_fixture": [("error", "setup", "RuntimeError: no fixture")],
+    }
+    assert "(7,)" in str(told["test_own_assertion"][0][2])
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("6", "2", "2")
+
+
+PRINTS = """
+from dataclasses import replace
+import pytest
+from tests.fake_fleet import FakeFleet, scenario
+
+class Talks(FakeFleet):
+    def run(self, scenario):
+        made = super().run(scenario)
+        ranks = [replace(rank, output=f"I am {rank.rank}") for rank in made.ranks]
+        return replace(made, ranks=tuple(ranks))
+
+@pytest.fixture(scope="session")
+def fleet():
+    return Talks()
+
+def test_crash(check):
+    check(scenario("crash"))
+"""
+
+
+@pytest.mark.parametrize(("option", "ranks"), [([], "1"), (["--ranks=all"], "0123")])
+def test_whose_output_is_printed_can_be_chosen(
+    own: pytest.Pytester, option: list[str], ranks: str
+) -> None:
+    own.makepyfile(PRINTS)
+    said = own.runpytest(*option).outlines
+    assert [line for line in said if "I am" in line] == [f"    I am {rank}" for rank in ranks]
+
+
+def test_the_session_has_a_page_and_a_summary_for_github(
+    own: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(own.path / "step.md"))
+    own.makepyfile(test_it=CRASH)
+    own.runpytest()
+    assert "crash-batched-pp2tp2" in (own.path / "reports/out/latest/index.html").read_text()
+    assert LINE in (own.path / "step.md").read_text()
+
+
+def test_a_wrong_setting_of_how_many_sessions_stay_is_a_usage_error(
+    own: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESTBED_KEEP", "0")
+    own.makepyfile(CRASH)
+    run = own.runpytest()
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines(["*TESTBED_KEEP is '0': give a whole number from 1 on, or all"])
 
 
 def test_run_case_asserts_nothing(own: pytest.Pytester) -> None:

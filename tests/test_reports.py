@@ -1,18 +1,28 @@
 """Reports: the table, the JSON and the failure report of made-up results."""
 
+import io
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from reports import outputs, page
+from reports.colour import takes_colour
 from reports.failure import headline, report
-from reports.results import Row, document, interpreter, row, write_json
+from reports.ranks import ranged
+from reports.results import Row, document, interpreter, operation, row, write_json
+from reports.session import keep
 from reports.table import as_markdown, for_terminal, tally
 from testbed.errors import BadInput
-from testbed.runs import RunResult, difference
+from testbed.runs import LOST, RunResult, difference, judged
 from testbed.scenario import Expect
+from testbed.trace.events import Complete
 from testbed.verdict import Divergence, Outcome, Verdict
-from tests.fake_fleet import clean, scenario
+from tests.fake_fleet import clean, killed, scenario
+from tests.record_builder import load, without, write
+from tests.recorded import deadlock, in_session, modelled
 
 DIVERGENCE = Divergence(
     step=1,
@@ -53,10 +63,25 @@ def test_a_row_has_the_keys_scripts_rely_on() -> None:
     assert (made["wall_ms"], made["ops"]) == (12.3, {"sync_per_step": 2.5})
 
 
-def test_the_report_tells_the_divergence_first_and_the_replay_command_last() -> None:
+def test_the_report_begins_and_ends_with_the_command_that_runs_the_case_again() -> None:
+    lines = report(result_row(VIOLATION)).split("\n")
+    assert lines[0] == lines[-1] == f"{interpreter()} -m testbed replay 'runs/x y'"
+
+
+def test_the_command_of_a_run_that_could_not_be_kept_runs_its_scenario() -> None:
+    case = scenario("calm", topology="pp2tp1cp2", subject="fused")
+    lost = RunResult(case, clean(case), VIOLATION, Path(LOST), Expect(Outcome.OK), "x")
+    command = f"{interpreter()} -m testbed run calm --subject=fused --pp=2 --tp=1 --cp=2"
+    assert row(lost)["replay"] == command
+
+
+def test_the_report_tells_the_divergence_first() -> None:
     lines = report(result_row(VIOLATION, Expect(Outcome.OK, why="both are ready"))).split("\n")
-    assert lines[0] == ("violation by agreement at step 1, expected ok: rank 2 did not complete w0")
-    assert [" ".join(line.split()) for line in lines[3:9]] == [
+    assert lines[2] == (
+        "violation by agreement at step 1, rank 2, before any operation, expected ok:"
+        " rank 2 did not complete w0"
+    )
+    assert [" ".join(line.split()) for line in lines[5:11]] == [
         "diverged step 1, write #0",
         "rank 2: completed nothing",
         "ranks 0,1: completed w0",
@@ -64,7 +89,102 @@ def test_the_report_tells_the_divergence_first_and_the_replay_command_last() -> 
         "expected ok: both are ready",
         "also rank 3 was stuck behind",
     ]
-    assert lines[-1] == f"replay it: {interpreter()} -m testbed replay 'runs/x y'"
+
+
+def test_the_headline_names_the_operation_and_group_at_which_ranks_came_apart() -> None:
+    assert operation(deadlock()) == "all_reduce #0 of world"
+    late = without(modelled(transfers=[write("w0")]), 2, lambda event: isinstance(event, Complete))
+    made = row(judged(late, Path("runs/late")))
+    assert made["operation"] == "after recv #1 of pp[tp0]"
+    assert headline(made).startswith(
+        "violation by agreement at step 1, rank 2, after recv #1 of pp[tp0], expected ok: "
+    )
+    assert operation(judged(modelled(), Path("runs/sound"))) == ""
+
+
+def test_many_ranks_are_told_in_ranges() -> None:
+    assert ranged([2]) == "rank 2"
+    assert ranged([9, 0, 1, 2, 3]) == "ranks 0-3, 9"
+
+
+def test_output_of_ranks_is_in_the_report_before_its_last_line() -> None:
+    told = report(result_row(VIOLATION), {2: "one\ntwo"}).split("\n")
+    assert told[-5:-2] == ["  output of rank 2:", "    one", "    two"]
+
+
+@pytest.mark.parametrize(
+    ("which", "ranks"), [("first", [1]), ("failed", [1, 2]), ("all", [0, 1, 2])]
+)
+def test_whose_output_is_shown_can_be_chosen(which: outputs.Chosen, ranks: list[int]) -> None:
+    made = killed(scenario(), 1)
+    shares = [replace(share, output=f"I am {share.rank}\n") for share in made.ranks[:3]]
+    shares[2] = replace(shares[2], exit="raised")
+    silent = replace(made.ranks[3], output="")
+    made = replace(made, ranks=(*shares, silent))
+    verdict = Verdict(Outcome.CRASH, "rank 1 died", step=0, ranks=(1,))
+    result = RunResult(made.scenario, made, verdict, Path("x"), Expect(Outcome.OK), "x")
+    assert outputs.outputs(result, which) == {rank: f"I am {rank}" for rank in ranks}
+
+
+def test_of_much_output_the_end_is_shown_and_the_rest_counted() -> None:
+    made = killed(scenario(), 1)
+    shares = [replace(share, output="\n".join(map(str, range(100)))) for share in made.ranks]
+    made = replace(made, ranks=tuple(shares))
+    result = judged(made, Path("x"))
+    lines = outputs.outputs(result, "first")[1].split("\n")
+    assert (lines[0], lines[1], lines[-1], len(lines)) == ("... 60 lines before", "60", "99", 41)
+
+
+def test_colour_is_for_terminals_and_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    assert takes_colour(Terminal())
+    assert not takes_colour(io.StringIO())
+    monkeypatch.setenv("TERM", "dumb")
+    assert not takes_colour(Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not takes_colour(Terminal())
+
+
+def test_a_coloured_table_is_the_plain_one_with_colours_in_it() -> None:
+    rows = [result_row(VIOLATION), result_row(Verdict(Outcome.OK, ""))]
+    coloured = for_terminal(rows, 130, colour=True)
+    assert "\x1b[31m✗ violation: agreement (expected ok)\x1b[0m" in coloured
+    assert "\x1b[32mok\x1b[0m" in coloured
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == for_terminal(rows, 130)
+
+
+def test_a_session_on_disk_has_everything_and_a_page(tmp_path: Path) -> None:
+    rows = in_session(tmp_path, [modelled(name="one"), deadlock().record])
+    keep(rows, 4, tmp_path)
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert kept == ["index.html", "junit.xml", "results.json", "runs", "summary.md"]
+    assert len(list(tmp_path.glob("runs/*/trace.json.gz"))) == 2
+
+
+def test_a_thousand_cases_are_kept_in_less_than_fifty_megabytes(tmp_path: Path) -> None:
+    transfers = [write("w0"), write("w1", ready=3), load("l0", at=1)]
+    records = [
+        deadlock().record,
+        modelled("pp2tp2", transfers, name="four", steps=8, storage=True),
+        modelled("pp4tp2", transfers, name="eight", steps=24, storage=True),
+    ]
+    keep(in_session(tmp_path, records), 4, tmp_path)
+    # On disk every file takes whole blocks. What does not grow with the cases counts as if it did.
+    taken = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file())
+    assert taken / len(records) * 1000 < 50e6
+
+
+def test_a_run_that_was_lost_is_on_the_page_without_a_timeline(tmp_path: Path) -> None:
+    case = scenario("calm")
+    lost = RunResult(case, clean(case), VIOLATION, Path(LOST), Expect(Outcome.OK), "x")
+    written = page.write_page([row(lost)], 4, tmp_path).read_text()
+    assert "#case=calm-batched-pp2tp2-lost" in written
+    assert 'data-key="calm-batched-pp2tp2-lost"></script>' in written
 
 
 def test_a_failure_of_the_testbed_is_called_one() -> None:

@@ -1,5 +1,7 @@
 """Runs: what is kept where, and when a run is as expected."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -8,7 +10,7 @@ import pytest
 from testbed import record, runs
 from testbed.errors import BadInput
 from testbed.record import RunRecord
-from testbed.runs import RunStore, difference, execute, find_run, find_runs
+from testbed.runs import RunStore, difference, execute, find_run, find_runs, in_use, prune
 from testbed.scenario import Expect
 from testbed.verdict import Outcome, Verdict
 from tests.fake_fleet import FakeFleet, scenario
@@ -105,3 +107,78 @@ def test_a_session_folder_stands_for_all_its_runs(tmp_path: Path) -> None:
 def test_a_run_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="nowhere: no recorded run"):
         find_run("nowhere", tmp_path)
+
+
+def sessions(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def old_sessions(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name / "runs").mkdir(parents=True)
+
+
+def test_the_newest_sessions_stay_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    old = ["20250101-000000", "20250101-000000.2", "20250101-000000.10", "20250102-000000"]
+    old_sessions(tmp_path, *old, "bugs", "20250101-mine")
+    prune(tmp_path, 2)
+    assert sessions(tmp_path) == ["20250101-000000.10", "20250101-mine", "20250102-000000", "bugs"]
+
+
+def test_a_session_prunes_as_the_setting_says_and_keeps_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_sessions(tmp_path, "20250101-000000", "20250102-000000")
+    monkeypatch.setenv(runs.KEEP_VARIABLE, "1")
+    store = RunStore(tmp_path)
+    store.claim("case")
+    assert sessions(tmp_path) == [store.folder.name]
+
+
+def test_by_default_twenty_stay_and_all_is_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_sessions(tmp_path, *(f"202501{day:02}-000000" for day in range(1, 31)))
+    monkeypatch.setenv(runs.KEEP_VARIABLE, "all")
+    RunStore(tmp_path).claim("case")
+    assert len(sessions(tmp_path)) == 31
+    monkeypatch.delenv(runs.KEEP_VARIABLE)
+    RunStore(tmp_path).claim("case")
+    assert len(sessions(tmp_path)) == 20
+
+
+def test_a_session_in_use_is_never_pruned(tmp_path: Path) -> None:
+    in_its_work, looked_at = RunStore(tmp_path, "20250101-000000"), tmp_path / "20250102-000000"
+    in_its_work.claim("case")
+    old_sessions(tmp_path, looked_at.name, "20250103-000000", "20250104-000000")
+    with in_use(looked_at / "runs" / "case"):
+        prune(tmp_path, 1)
+        assert sessions(tmp_path) == ["20250101-000000", "20250102-000000", "20250104-000000"]
+    in_its_work.close()
+    prune(tmp_path, 1)
+    assert sessions(tmp_path) == ["20250104-000000"]
+
+
+def test_a_session_of_another_process_is_never_pruned(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from testbed.runs import RunStore;"
+        "RunStore(Path(sys.argv[1]), '20250101-000000').claim('case');"
+        "print('claimed', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=Path(runs.__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "claimed\n"
+        old_sessions(tmp_path, "20250102-000000")
+        prune(tmp_path, 1)
+        assert sessions(tmp_path) == ["20250101-000000", "20250102-000000"]
+        other.stdin.close()
+        other.wait()
+    prune(tmp_path, 1)
+    assert sessions(tmp_path) == ["20250102-000000"]

@@ -11,7 +11,7 @@ from testbed.oracles.causal import channel, depths
 from testbed.oracles.sides import named, singled_out
 from testbed.oracles.view import Op, RankView, View
 from testbed.trace.events import Block, Raised, Sync
-from testbed.trace.waits import Wait, prove
+from testbed.trace.waits import Deadlock, Wait, prove
 from testbed.verdict import Divergence, Outcome
 
 # What a broken connection says: the peer left, and this is its echo.
@@ -100,7 +100,7 @@ def is_echo(rank: RankView) -> bool:
 
 def _cause(rank: RankView) -> str:
     if rank.record.exit == "signal":
-        return f"died by {_signal_name(rank.record.signal)}"
+        return f"died by {signal_name(rank.record.signal)}"
     if rank.raised is None:
         last = rank.record.output.strip().splitlines()[-1:]
         return " ".join(["raised an exception that left no event", *last])
@@ -126,20 +126,26 @@ def _fate(view: View, rank: RankView) -> str:
     return standing.told(view, rank)
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """``SIGKILL``, ``signal 77``."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-def _deadlock(view: View) -> Ending:
+def standstill(view: View) -> Deadlock | None:
+    """The proof of a run's deadlock, if its record has one."""
     # What a rank raised while it was being stopped is no part of the standstill.
     seen = {
         rank.rank: [event for event in rank.record.events if not isinstance(event, Raised)]
         for rank in view.ranks.values()
     }
-    proof = prove(seen, view.topology)
+    return prove(seen, view.topology)
+
+
+def _deadlock(view: View) -> Ending:
+    proof = standstill(view)
     if proof is None:
         # The controller proved it on the ranks as they were; a record cut later may say less.
         return _hang(view)._replace(outcome=Outcome.DEADLOCK)

@@ -1,0 +1,34 @@
+"""``python -m reports.timeline RUN OUT.svg``: draw the timeline of a recorded run into a file.
+
+Exit status: 0 drawn, 2 bad input.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from reports.timeline import scene, standalone
+from testbed import record
+from testbed.errors import BadInput
+from testbed.runs import find_run, judged
+
+
+def main(argv: Sequence[str]) -> int:
+    """Draw it and return the exit status."""
+    try:
+        if len(argv) != 2:
+            raise BadInput("give a run and the file to draw into: RUN OUT.svg")
+        run, out = find_run(argv[0]), Path(argv[1])
+        result = judged(record.load(run), run)
+        try:
+            out.write_text(standalone(scene(result), result.scenario.case_id), encoding="utf-8")
+        except OSError as error:
+            raise BadInput(f"{out}: cannot be written ({error.strerror})") from error
+    except BadInput as error:
+        print(f"timeline: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
