@@ -127,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         run.add_argument(f"--{axis}", type=int, metavar="N", help=f"{axis} size instead of its own")
     run.add_argument("--backend", choices=("gloo", "nccl"))
     run.add_argument("--device", choices=("cpu", "cuda"))
+    run.add_argument("--agree-on", choices=("gloo", "nccl"), help="what the agreement goes over")
     fleet_options(run, DEFAULT_WORLD)
     nodes.add_options(run.add_argument)
     _ranks_option(run)
@@ -186,7 +187,7 @@ def _ranks_option(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
     axes = Axes(options.pp, options.tp, options.cp)
-    own = {key: getattr(options, key) for key in ("subject", "backend", "device")}
+    own = {key: getattr(options, key) for key in ("subject", "backend", "device", "agree_on")}
     changes = {key: value for key, value in own.items() if value is not None}
     if options.subject is not None:
         subjects.check(options.subject)

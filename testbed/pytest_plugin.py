@@ -31,6 +31,7 @@ from reports.session import keep
 from reports.table import for_terminal, tally
 from testbed import catalog, nodes, subjects
 from testbed.catalog import Axes
+from testbed.device import gpus
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import (
     DEFAULT_ROOT,
@@ -205,6 +206,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         )
     group.addoption("--backend", choices=("gloo", "nccl"), help="instead of what scenarios say")
     group.addoption("--device", choices=("cpu", "cuda"), help="instead of what scenarios say")
+    group.addoption("--agree-on", choices=("gloo", "nccl"), help="instead of what scenarios say")
     group.addoption(
         "--ranks", choices=outputs.CHOICES, default="first", help=f"{outputs.HELP} (default: first)"
     )
@@ -302,7 +304,9 @@ def _marks(scenario: Scenario, config: pytest.Config) -> list[pytest.MarkDecorat
     world, oversubscribe = config.getoption("--world"), config.getoption("--oversubscribe")
     try:
         scenario.topology.check_fits(world, oversubscribe, _remedy())
-    except BadInput as error:
+        if (_changes(config).get("backend") or scenario.backend) == "nccl":
+            gpus.check_one_each(scenario.topology)
+    except (BadInput, EnvironmentFault) as error:
         return [pytest.mark.skip(reason=str(error))]
     return []
 
@@ -328,6 +332,13 @@ def _axes(config: pytest.Config) -> Axes:
 
 def _node_options(config: pytest.Config) -> dict[str, Any]:
     return {name: config.getoption(name) for name in ("listen", "nodes", "fleet_file")}
+
+
+def _changes(config: pytest.Config) -> dict[str, str]:
+    """What the options have otherwise than the scenarios."""
+    keys = ("backend", "device", "agree_on")
+    given = {key: config.getoption(f"--{key.replace('_', '-')}") for key in keys}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _subjects(config: pytest.Config) -> list[str]:
@@ -376,8 +387,7 @@ def run_case(request: pytest.FixtureRequest, fleet: RunsCases) -> RunCase:
 
     Fails the test if the scenario cannot be run or the fleet failed.
     """
-    options = {key: request.config.getoption(f"--{key}") for key in ("backend", "device")}
-    changes = {key: value for key, value in options.items() if value is not None}
+    changes = _changes(request.config)
     session = request.config.stash[_SESSION]
     store = session.store
 

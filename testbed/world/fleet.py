@@ -50,6 +50,7 @@ from testbed.world.wire import (
 
 _START_LIMIT_S = 60.0
 _BUILD_LIMIT_S = 30.0
+_BUILD_ON_GPU_LIMIT_S = 120.0
 _STOP_LIMIT_S = 10.0
 # A host answers in microseconds; one that does not for so long is stopped, or its machine is.
 _ANSWER_LIMIT_S = 5.0
@@ -321,10 +322,11 @@ class Fleet:
         return {host: list(ranks[host :: self.world]) for host in range(min(self.world, case.size))}
 
     def _watch(self, case: _Case) -> EndedHow:
-        if not self._until(case, lambda: len(case.ready) == case.size, _BUILD_LIMIT_S):
+        limit_s = _BUILD_ON_GPU_LIMIT_S if case.scenario.needs_gpu else _BUILD_LIMIT_S
+        if not self._until(case, lambda: len(case.ready) == case.size, limit_s):
             if not case.broken:
                 late = sorted(set(range(case.size)) - case.ready)
-                case.trouble.append(f"ranks {late} were not ready within {_BUILD_LIMIT_S:.0f} s")
+                case.trouble.append(f"ranks {late} were not ready within {limit_s:.0f} s")
             return self._stop(case, "broken")
         case.begun = True
         self._tell(case, Go(case.number))
