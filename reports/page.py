@@ -6,9 +6,13 @@ stay a file that a browser opens at once.
 
 import base64
 import gzip
+import multiprocessing
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -23,6 +27,9 @@ from testbed.runs import LOST, judged
 from testbed.verdict import Outcome
 
 PAGE_FILE = "index.html"
+
+# Fewer cases than this are done sooner than other processes have started.
+_FEW, _CHUNK, _MOST_WORKERS = 100, 8, 8
 
 
 class Entry(NamedTuple):
@@ -41,23 +48,32 @@ def write_page(rows: Sequence[Row], world: int, folder: Path) -> Path:
     BadInput if a record is broken.
     """
     path = folder / PAGE_FILE
-    path.write_text(_page(list(_entries(rows, folder)), world, folder), encoding="utf-8")
+    path.write_text(_page(_entries(rows, folder), world, folder), encoding="utf-8")
     return path
 
 
-def _entries(rows: Sequence[Row], folder: Path) -> Iterator[Entry]:
-    for row in rows:
-        first = divergence(row)
-        one_line = first.one_line() if first else ""
-        if row["path"] == LOST:
-            yield Entry(f"{row['id']}-lost", row, one_line, "")
-            continue
-        # Not row["path"]: what a test's working folder was then, may not be the one of now.
-        path = folder / "runs" / Path(row["path"]).name
-        result = judged(record.load(path), path)
-        write_trace(result.record, path)
-        trace = f"runs/{quote(path.name)}/{TRACE_FILE}"
-        yield Entry(path.name, row, one_line, packed(case_page(row, result, trace)))
+def _entries(rows: Sequence[Row], folder: Path) -> list[Entry]:
+    """In order. A case takes some 20 ms of work, a session has hundreds: many are shared out."""
+    each = partial(_entry, folder=folder.absolute())
+    workers = min(os.cpu_count() or 1, _MOST_WORKERS)
+    if len(rows) < _FEW or workers == 1:
+        return [each(row) for row in rows]
+    # Forked: what is imported here takes a fresh process seconds. The workers run no torch.
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+        return list(pool.map(each, rows, chunksize=_CHUNK))
+
+
+def _entry(row: Row, folder: Path) -> Entry:
+    first = divergence(row)
+    one_line = first.one_line() if first else ""
+    if row["path"] == LOST:
+        return Entry(f"{row['id']}-lost", row, one_line, "")
+    # Not row["path"]: what a test's working folder was then, may not be the one of now.
+    path = folder / "runs" / Path(row["path"]).name
+    result = judged(record.load(path), path)
+    write_trace(result.record, path)
+    trace = f"runs/{quote(path.name)}/{TRACE_FILE}"
+    return Entry(path.name, row, one_line, packed(case_page(row, result, trace)))
 
 
 def packed(html: str) -> str:
