@@ -224,7 +224,7 @@ def test_a_pair_that_makes_no_sense_is_no_cell_and_says_why() -> None:
     )
     lines = [re.split(r" {2,}", line.strip()) for line in for_terminal(lacking, 160).split("\n")]
     assert lines[3:5] == [["empty", "-", "✓"], ["✓", "1/1", "1/1"]]
-    assert legend(lacking).endswith("- the subject lacks what the scenario calls")
+    assert legend(lacking).endswith("- the subject lacks what the scenario needs")
     assert 'title="batched has no &lt;flush&gt; to call">-</td>' in matrix_page.as_html(lacking)
 
 
