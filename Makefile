@@ -11,10 +11,16 @@ CP ?=
 SUBJECT ?=
 BACKEND ?=
 DEVICE ?=
+AGREE_ON ?=
 # pytest-xdist workers, each with a fleet of its own.
 JOBS ?= 1
 # A pytest -k expression.
 K ?=
+# HOST:PORT at which hosts of other machines are awaited, how many machines, and the file that leads
+# them there (docs/nodes.md).
+LISTEN ?=
+NODES ?=
+FLEET_FILE ?=
 PYTHON ?= python3
 # Empty: use $(PYTHON) as it is and install nothing.
 VENV ?= .venv
@@ -31,14 +37,19 @@ option = $(if $(strip $(2)),$(1) $(strip $(2)))
 FLEET_OPTIONS = --world $(WORLD) $(call option,--pp,$(PP)) $(call option,--tp,$(TP)) \
 	$(call option,--cp,$(CP)) $(call option,--subject,$(SUBJECT)) \
 	$(call option,--backend,$(BACKEND)) $(call option,--device,$(DEVICE)) \
-	$(if $(strip $(K)),-k '$(K)') $(if $(filter-out 1,$(JOBS)),-n $(JOBS))
+	$(call option,--agree-on,$(AGREE_ON)) \
+	$(call option,--listen,$(LISTEN)) $(call option,--nodes,$(NODES)) \
+	$(call option,--fleet-file,$(FLEET_FILE)) $(if $(strip $(K)),-k '$(K)') $(if $(filter-out 1,$(JOBS)),-n $(JOBS))
+
+# Empty where nobody gave one: then NCCL has as many ranks as there are GPUs.
+GIVEN_WORLD = $(if $(filter file,$(origin WORLD)),,$(WORLD))
 
 # A session of its own, so that `latest` of the main job stays what it was.
 BUGS_OUT = reports/out/bugs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test-pp test-bugs soak soak-faults matrix test lint bench-pp bench-harness clean \
-	has-packages
+	has-packages test-nccl nightly gpu-check
 
 help: ## this list
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -50,7 +61,9 @@ help: ## this list
 	@echo "  SUBJECT=        run every case with this subject (python -m testbed list subjects)"
 	@echo "  BACKEND=        gloo or nccl instead of what the scenarios say"
 	@echo "  DEVICE=         cpu or cuda instead of what the scenarios say"
+	@echo "  AGREE_ON=       gloo or nccl instead of what the scenarios say"
 	@echo "  JOBS=$(JOBS)          pytest-xdist workers, each with a fleet of its own"
+	@echo "  LISTEN= NODES= FLEET_FILE=  hosts are started on other machines (docs/nodes.md)"
 	@echo "  K=              pytest -k expression, such as K='skew and pp2tp2'"
 	@echo "  PYTHON=$(PYTHON)  interpreter the virtual environment is made with"
 	@echo "  VENV=$(VENV)      folder of the virtual environment; empty: use PYTHON as it is"
@@ -75,6 +88,15 @@ soak: $(READY) ## 1,000 random sound scenarios, in which nothing may be found
 
 soak-faults: $(READY) ## 200 process faults on one fleet: every verdict, latency, memory, what is left
 	$(PY) -m testbed.soak_faults --world $(WORLD)
+
+test-nccl: $(READY) ## the cases over NCCL, a GPU per rank; skipped where there is no GPU
+	$(PY) -m launchers.nccl_suite $(call option,--world,$(GIVEN_WORLD)) $(if $(strip $(K)),-k '$(K)')
+
+nightly: $(READY) ## test-nccl, test-bugs, matrix and bench-pp, one summary at the end
+	$(PY) -m launchers.nightly
+
+gpu-check: $(READY) ## what a machine with a GPU has to show: reports/out/gpu-check.md
+	$(PY) -m launchers.gpu_check
 
 test: lint ## everything: lint, the unit tests of tests/, and the cases
 	$(PY) -m pytest tests cases -rs $(strip $(FLEET_OPTIONS))

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.death import die_with_parent
@@ -20,21 +21,31 @@ from testbed.death import die_with_parent
 _TERM_GRACE_S = 0.5
 
 
-def torchrun_command(hosts: int, module: str) -> list[str]:
-    """torchrun for one machine: ``hosts`` workers that run ``module``, a rendezvous on a port that
-    the kernel chooses.
+def torchrun_command(
+    hosts: int,
+    module: str,
+    *,
+    nodes: int = 1,
+    endpoint: str = "127.0.0.1:0",
+    own_address: str = "127.0.0.1",
+    more: Sequence[str] = (),
+) -> list[str]:
+    """torchrun for one machine: ``hosts`` workers that run ``module``, by default with a rendezvous
+    of its own on a port that the kernel chooses. endpoint: HOST:PORT of the rendezvous, for several
+    nodes.
     """
     return [
         sys.executable,
         "-m",
         "torch.distributed.run",
-        "--nnodes=1",
+        f"--nnodes={nodes}",
         f"--nproc-per-node={hosts}",
         "--rdzv-backend=c10d",
-        "--rdzv-endpoint=127.0.0.1:0",
-        "--local-addr=127.0.0.1",
+        f"--rdzv-endpoint={endpoint}",
+        f"--local-addr={own_address}",
         "--max-restarts=0",
         "--monitor-interval=0.1",
+        *more,
         "-m",
         module,
     ]
@@ -69,7 +80,7 @@ def run(hosts: int, folder: Path, module: str) -> int:
         waiting.register(sys.stdin, selectors.EVENT_READ)
         waiting.select()
     if torchrun.poll() is not None:
-        print(_last_line(folder / "torchrun.log") or f"exit status {torchrun.poll()}", flush=True)
+        print(last_line(folder / "torchrun.log") or f"exit status {torchrun.poll()}", flush=True)
         sys.stdin.read()
     else:
         torchrun.terminate()
@@ -80,8 +91,8 @@ def run(hosts: int, folder: Path, module: str) -> int:
     return torchrun.wait()
 
 
-def _last_line(log: Path) -> str:
-    """The last one with a word in it: torchrun ends its messages with rulers."""
+def last_line(log: Path) -> str:
+    """What a log ends with, but for lines without a word: torchrun's messages end with rulers."""
     lines = log.read_text(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if any(map(str.isalpha, line))), "")
 

@@ -147,7 +147,7 @@ def error_row(scenario: Scenario, reason: str) -> Row:
         wall_ms=0.0,
         ops={},
         notes=[],
-        path="",
+        path=LOST,
         replay=f"{shlex.quote(interpreter())} -m testbed run {shlex.join(named)}",
     )
 

@@ -29,6 +29,7 @@ from testbed import (
     doctor,
     faults,
     fetching,
+    nodes,
     oracles,
     output,
     record,
@@ -54,6 +55,7 @@ from testbed.runs import (
     DEFAULT_ROOT,
     DEFAULT_WORLD,
     RunResult,
+    RunsCases,
     RunStore,
     check_world,
     execute,
@@ -125,7 +127,9 @@ def _parser() -> argparse.ArgumentParser:
         run.add_argument(f"--{axis}", type=int, metavar="N", help=f"{axis} size instead of its own")
     run.add_argument("--backend", choices=("gloo", "nccl"))
     run.add_argument("--device", choices=("cpu", "cuda"))
+    run.add_argument("--agree-on", choices=("gloo", "nccl"), help="what the agreement goes over")
     fleet_options(run, DEFAULT_WORLD)
+    nodes.add_options(run.add_argument)
     _ranks_option(run)
     json_option(run)
 
@@ -149,6 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     replay = command("replay", _replay, "run the scenarios of recorded runs again")
     replay.add_argument("runs", nargs="+", metavar="RUN", help="a run, or a session's folder")
     fleet_options(replay, None)
+    nodes.add_options(replay.add_argument)
     _ranks_option(replay)
     json_option(replay)
 
@@ -182,7 +187,7 @@ def _ranks_option(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
     axes = Axes(options.pp, options.tp, options.cp)
-    own = {key: getattr(options, key) for key in ("subject", "backend", "device")}
+    own = {key: getattr(options, key) for key in ("subject", "backend", "device", "agree_on")}
     changes = {key: value for key, value in own.items() if value is not None}
     if options.subject is not None:
         subjects.check(options.subject)
@@ -232,6 +237,7 @@ def _run_cases(
     oversubscribe: bool,
     make_fleet: MakesFleet,
 ) -> int:
+    nodes.check(vars(options))
     # Everything is checked first: the last of twenty files must not be refused after a minute.
     check_world(world, "--world")
     for where, case in cases:
@@ -242,7 +248,7 @@ def _run_cases(
     results: list[RunResult] = []
     lost = ""
     try:
-        with make_fleet(world, oversubscribe=oversubscribe, port=options.port) as fleet:
+        with _fleet(options, world, oversubscribe, make_fleet) as fleet:
             for count, (_, case) in enumerate(cases, 1):
                 _progress(f"[{count}/{len(cases)}] {case.case_id}")
                 result = execute(fleet, case, store)
@@ -259,6 +265,14 @@ def _run_cases(
     if lost:
         raise EnvironmentFault(lost)
     return _status(rows)
+
+
+def _fleet(
+    options: argparse.Namespace, world: int, oversubscribe: bool, make_fleet: MakesFleet
+) -> contextlib.AbstractContextManager[RunsCases]:
+    if options.listen is not None:
+        return nodes.awaited_fleet(world, vars(options), oversubscribe=oversubscribe)
+    return make_fleet(world, oversubscribe=oversubscribe, port=options.port)
 
 
 def _recheck(options: argparse.Namespace, _: MakesFleet) -> int:

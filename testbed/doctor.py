@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from testbed.device.gpus import listing, why_none
+
 OLDEST_TORCH = (2, 9)
 SLOW_LOOKUP_MS = 500.0
 LITTLE_SHM_MIB = 256
@@ -168,15 +170,13 @@ def cores() -> Check:
 
 
 def gpus() -> Check:
-    """GPUs, asked of nvidia-smi: torch must not touch CUDA in a process that forks."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return Check("ok", "GPUs", "none (no nvidia-smi); the CPU is enough")
-    run = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=30)
-    listed = [line.split(" (")[0] for line in run.stdout.splitlines() if line.startswith("GPU")]
-    if run.returncode != 0:
-        return Check("note", "GPUs", f"nvidia-smi fails: {run.stdout or run.stderr}")
-    return Check("ok", "GPUs", "; ".join(listed) or "none")
+    """GPUs, and whether torch is built for them."""
+    listed = listing()
+    if not listed.gpus:
+        return Check("ok", "GPUs", f"none ({listed.why_none}); the CPU is enough")
+    names = "; ".join(f"GPU {gpu.number}: {gpu.name}" for gpu in listed.gpus)
+    unusable = why_none()
+    return Check("note", "GPUs", f"{names}; {unusable}") if unusable else Check("ok", "GPUs", names)
 
 
 def namespaces() -> Check:

@@ -1,4 +1,4 @@
-"""A rank's clock, and fake CUDA events whose readiness is scripted.
+"""A rank's clock, and events whose readiness is scripted: fake ones here, real ones in ``device``.
 
 The model. A clock counts the rank's own scheduler steps; nothing reads wall time unless a script is
 given in milliseconds. An event scripted in steps is ready from a step on. Told to ``synchronize()``
@@ -9,6 +9,7 @@ blocks; one that never fires truly hangs; a sick device raises what CUDA raises.
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
@@ -101,12 +102,12 @@ def _is_duration(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
-class FakeEvent:
-    """Stands for a CUDA event at the end of a transfer.
+class ScriptedEvent(ABC):
+    """The event at the end of a transfer, with the face of ``torch.cuda.Event``.
 
-    key: the transfer's, as recorded. on_complete: called once, when the event is first seen
-    complete (this is what moves the transfer's bytes). Like a CUDA event, one never recorded counts
-    as ready.
+    The script says from which step on it may be seen ready; what stands behind the event says when
+    its work is really over. key: the transfer's, as recorded. on_complete: called once, when the
+    event is first seen complete. Like a CUDA event, one never recorded counts as ready.
     """
 
     def __init__(
@@ -122,13 +123,29 @@ class FakeEvent:
         self._recorder = recorder
         self.on_complete: Callable[[], None] | None = None
         self._recorded_step: int | None = None
-        self._recorded_s = 0.0
         self._synchronized = False
 
-    def record(self, stream: object = None) -> None:
-        """The transfer is enqueued: its readiness counts from now. ``stream`` is ignored."""
+    @abstractmethod
+    def _is_over(self) -> bool:
+        """Whether the work before the event is over, the script apart."""
+
+    @abstractmethod
+    def _await(self) -> None:
+        """Block until it is."""
+
+    @abstractmethod
+    def wait(self, stream: Any = None) -> None:
+        """Order a stream behind this event; the host does not wait."""
+
+    @abstractmethod
+    def elapsed_time(self, other: Any) -> float:
+        """Milliseconds from this event to another of its kind. Raises RuntimeError unless both are
+        complete.
+        """
+
+    def record(self, stream: Any = None) -> None:
+        """The transfer is enqueued: its readiness counts from now."""
         self._recorded_step = self._clock.step
-        self._recorded_s = time.monotonic()
 
     @property
     def script(self) -> str:
@@ -149,8 +166,8 @@ class FakeEvent:
         if self._recorded_step is None or self._synchronized:
             return True
         if self.readiness.kind == "steps":
-            return self._clock.step >= self._due_step()
-        return self.readiness.kind == "ms" and self._left_s() <= 0
+            return self._is_due() and self._is_over()
+        return self.readiness.kind == "ms" and self._is_over()
 
     def poll(self) -> bool:
         """``peek()``, and if it is ready its transfer's bytes move, as on a device."""
@@ -172,40 +189,26 @@ class FakeEvent:
         self._raise_if_sick()
         if self.readiness.kind == "never" and self._recorded_step is not None:
             block_for_ever()
-        # Not even for no time at all: a sleep gives the core away.
-        if self.readiness.kind == "ms" and (left_s := self._left_s()) > 0:
-            time.sleep(left_s)
+        self._await()
         self._synchronized = True
         self._complete()
         self._recorder.add(Synced, self.key)
 
-    def wait(self, stream: object = None) -> None:
-        """Order a stream behind this event. Nothing to do on a CPU: the host does not wait."""
-
-    def elapsed_time(self, other: "FakeEvent") -> float:
-        """Milliseconds from this event to ``other``, one step counting as one millisecond.
-
-        Raises RuntimeError if either was not recorded or is not complete, as CUDA does.
-        """
-        return other._finish_ms() - self._finish_ms()
-
-    def _finish_ms(self) -> float:
+    def check_complete(self) -> None:
+        """Raise RuntimeError, as CUDA does, if a time is asked of it and there is none yet."""
         if self._recorded_step is None or not self.observed:
             raise RuntimeError(f"event {self.key!r}: elapsed_time() needs both events complete")
-        return self._recorded_step + self.readiness.after
 
     def _due_step(self) -> int:
         return (self._recorded_step or 0) + int(self.readiness.after)
 
-    def _left_s(self) -> float:
-        if self._recorded_step is None:
-            return 0.0
-        return self._recorded_s + self.readiness.after / 1000 - time.monotonic()
+    def _is_due(self) -> bool:
+        return self._clock.step >= self._due_step()
 
     def _stall(self) -> int:
         if self.peek():
             return 0
-        if self.readiness.kind == "steps":
+        if self.readiness.kind == "steps" and not self._is_due():
             return self._due_step() - self._clock.step
         return -1
 
@@ -217,6 +220,49 @@ class FakeEvent:
         done, self.on_complete = self.on_complete, None
         if done is not None:
             done()
+
+
+class FakeEvent(ScriptedEvent):
+    """Stands for a CUDA event where there is no GPU: nothing is behind it but its script.
+
+    ``on_complete`` is what moves the transfer's bytes.
+    """
+
+    def __init__(self, clock: HasStep, recorder: Recorder, key: str, readiness: Readiness) -> None:
+        super().__init__(clock, recorder, key, readiness)
+        self._recorded_s = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        """The transfer is enqueued: its readiness counts from now. ``stream`` is ignored."""
+        super().record(stream)
+        self._recorded_s = time.monotonic()
+
+    def wait(self, stream: Any = None) -> None:
+        """Nothing to do on a CPU: there is no stream."""
+
+    def elapsed_time(self, other: "FakeEvent") -> float:
+        """Milliseconds from this event to ``other``, one step counting as one millisecond.
+
+        Raises RuntimeError if either was not recorded or is not complete, as CUDA does.
+        """
+        return other._finish_ms() - self._finish_ms()
+
+    def _is_over(self) -> bool:
+        return self._left_s() <= 0
+
+    def _await(self) -> None:
+        # Not even for no time at all: a sleep gives the core away.
+        if (left_s := self._left_s()) > 0:
+            time.sleep(left_s)
+
+    def _finish_ms(self) -> float:
+        self.check_complete()
+        return (self._recorded_step or 0) + self.readiness.after
+
+    def _left_s(self) -> float:
+        if self._recorded_step is None or self.readiness.kind != "ms":
+            return 0.0
+        return self._recorded_s + self.readiness.after / 1000 - time.monotonic()
 
 
 def block_for_ever() -> NoReturn:

@@ -12,6 +12,7 @@ only runs and judges. Both put the run into the table at the end, also from pyte
 each of which has a fleet of its own.
 """
 
+import contextlib
 import os
 import shutil
 import sys
@@ -28,8 +29,9 @@ from reports.junit import Test
 from reports.results import Row, row
 from reports.session import keep
 from reports.table import for_terminal, tally
-from testbed import catalog, subjects
+from testbed import catalog, nodes, subjects
 from testbed.catalog import Axes
+from testbed.device import gpus
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import (
     DEFAULT_ROOT,
@@ -193,6 +195,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--port", type=int, default=0, metavar="P", help="where the hosts call (default: any free)"
     )
+    nodes.add_options(group.addoption)
     group.addoption("--subject", metavar="S[,S]", help="run every scenario with these subjects")
     for axis in ("pp", "tp", "cp"):
         group.addoption(
@@ -203,6 +206,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         )
     group.addoption("--backend", choices=("gloo", "nccl"), help="instead of what scenarios say")
     group.addoption("--device", choices=("cpu", "cuda"), help="instead of what scenarios say")
+    group.addoption("--agree-on", choices=("gloo", "nccl"), help="instead of what scenarios say")
     group.addoption(
         "--ranks", choices=outputs.CHOICES, default="first", help=f"{outputs.HELP} (default: first)"
     )
@@ -219,6 +223,9 @@ def pytest_configure(config: pytest.Config) -> None:
         keep_sessions()
         check_world(world, _world_option())
         check_backend(config.getoption("--backend"), config.getoption("--device"))
+        nodes.check(_node_options(config))
+        if config.getoption("--listen") and getattr(config.option, "numprocesses", None):
+            raise BadInput("--listen: one controller meets the hosts, leave -n (JOBS) out")
         for name in _subjects(config):
             subjects.check(name)
         asked_for = Topology(**_axes(config).given)
@@ -297,7 +304,9 @@ def _marks(scenario: Scenario, config: pytest.Config) -> list[pytest.MarkDecorat
     world, oversubscribe = config.getoption("--world"), config.getoption("--oversubscribe")
     try:
         scenario.topology.check_fits(world, oversubscribe, _remedy())
-    except BadInput as error:
+        if (_changes(config).get("backend") or scenario.backend) == "nccl":
+            gpus.check_one_each(scenario.topology)
+    except (BadInput, EnvironmentFault) as error:
         return [pytest.mark.skip(reason=str(error))]
     return []
 
@@ -321,6 +330,17 @@ def _axes(config: pytest.Config) -> Axes:
     return Axes(*(config.getoption(f"--{axis}") for axis in ("pp", "tp", "cp")))
 
 
+def _node_options(config: pytest.Config) -> dict[str, Any]:
+    return {name: config.getoption(name) for name in ("listen", "nodes", "fleet_file")}
+
+
+def _changes(config: pytest.Config) -> dict[str, str]:
+    """What the options have otherwise than the scenarios."""
+    keys = ("backend", "device", "agree_on")
+    given = {key: config.getoption(f"--{key.replace('_', '-')}") for key in keys}
+    return {key: value for key, value in given.items() if value is not None}
+
+
 def _subjects(config: pytest.Config) -> list[str]:
     given: str | None = config.getoption("--subject")
     return [name for name in (given or "").split(",") if name]
@@ -336,18 +356,28 @@ def fleet(pytestconfig: pytest.Config) -> Iterator[RunsCases]:
             options("--world"), oversubscribe=options("--oversubscribe"), port=options("--port")
         )
 
-    try:
-        running = LastingFleet(start)
-    except EnvironmentFault as error:
-        session = pytestconfig.stash[_SESSION]
-        if not session.is_worker:
-            pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT_STATUS)
-        # A worker that left would be taken for one that crashed: it has the controller leave.
-        session.no_fleet = str(error)
-        running = None
-    if running is None:  # outside of the handler: one line is all there is to say
-        pytest.fail(f"testbed: {session.no_fleet}", pytrace=False)
-    with running:
+    with contextlib.ExitStack() as closing:
+        try:
+            running = closing.enter_context(
+                nodes.awaited_fleet(
+                    options("--world"),
+                    _node_options(pytestconfig),
+                    oversubscribe=options("--oversubscribe"),
+                )
+                if options("--listen")
+                else LastingFleet(start)
+            )
+        except BadInput as error:
+            pytest.exit(f"testbed: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+        except EnvironmentFault as error:
+            session = pytestconfig.stash[_SESSION]
+            if not session.is_worker:
+                pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT_STATUS)
+            # A worker that left would be taken for one that crashed: it has the controller leave.
+            session.no_fleet = str(error)
+            running = None
+        if running is None:  # outside of the handler: one line is all there is to say
+            pytest.fail(f"testbed: {session.no_fleet}", pytrace=False)
         yield running
 
 
@@ -357,8 +387,7 @@ def run_case(request: pytest.FixtureRequest, fleet: RunsCases) -> RunCase:
 
     Fails the test if the scenario cannot be run or the fleet failed.
     """
-    options = {key: request.config.getoption(f"--{key}") for key in ("backend", "device")}
-    changes = {key: value for key, value in options.items() if value is not None}
+    changes = _changes(request.config)
     session = request.config.stash[_SESSION]
     store = session.store
 

@@ -26,6 +26,7 @@ from typing import Protocol
 import msgspec
 
 from testbed import faults, record, subjects, workloads
+from testbed.device import gpus
 from testbed.errors import BadInput, brief, naming, shortened
 from testbed.faults.no_controller import NoController
 from testbed.oracles import REGISTRY, check_claims, judge
@@ -227,10 +228,23 @@ def check_world(world: int, option: str) -> None:
 
 
 def check_backend(backend: str | None, device: str | None) -> None:
-    """Raise BadInput for what only a GPU could run; None stands for what a scenario says."""
-    for given, runs in ((backend, "gloo"), (device, "cpu")):
-        if given not in (runs, None):
-            raise BadInput(f"{given} cannot be run by this version of the testbed: give {runs}")
+    """Raise EnvironmentFault if a GPU is asked for and there is none; None stands for what a
+    scenario says.
+    """
+    if backend == "nccl" or device == "cuda":
+        gpus.check_usable()
+
+
+def _check_hardware(scenario: Scenario) -> None:
+    """Raise BadInput or EnvironmentFault if the scenario asks for more than this machine has."""
+    check_backend(scenario.backend, scenario.device)
+    if scenario.backend == "nccl":
+        gpus.check_one_each(scenario.topology)
+    if scenario.agree_on == "nccl" and not subjects.places_tensors(scenario.subject):
+        raise BadInput(
+            f"subject {scenario.subject} agrees by tensors on the CPU, which NCCL cannot carry:"
+            " leave --agree-on out, or take a protocol or a class of your own"
+        )
 
 
 def prepare(scenario: Scenario, where: str = "") -> None:
@@ -239,11 +253,12 @@ def prepare(scenario: Scenario, where: str = "") -> None:
     where: the file it was read from, for what is told; without one its name is.
 
     Raises BadInput for an unknown subject, release, fault, workload, selector or claim, for a
-    broken trace file and for a fault that can never take effect, EnvironmentFault for a release
-    that cannot be fetched.
+    broken trace file, for a fault that can never take effect and for more ranks than NCCL has GPUs;
+    EnvironmentFault for a release that cannot be fetched, and where a GPU is wanted and there is
+    none.
     """
     with naming(where or f"scenario {shortened(scenario.name)}"):
-        check_backend(scenario.backend, scenario.device)
+        _check_hardware(scenario)
         _check_sidecars(scenario)
         plan = workloads.parse(scenario)
         faults.check(scenario, plan)

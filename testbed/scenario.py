@@ -119,7 +119,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     report: where what the scenario puts a subject through was published: issue or pull request
     numbers, of sgl-project/sglang unless a repository is named. The matrix runs those that have
     one. steps: scheduler steps. workload / faults: plain objects, see ``workloads`` and ``faults``.
-    traffic: the ranks also carry a model's traffic, see ``workloads.traffic``.
+    traffic: the ranks also carry a model's traffic, see ``workloads.traffic``. backend: what that
+    traffic goes over; nccl needs a GPU per rank, and carries it whether ``traffic`` says so or not.
+    device: where the pools and the events are; on cuda ranks may share a GPU. agree_on: what the
+    agreement goes over; nccl takes tensors on the GPU and groups that know no tags.
     claims: promises held against the subject besides its own: ``"budget:<protocol>"``,
     ``"stage-local"``. calls: what the loop calls besides the check. prefetch: the stop policy of
     its prefetch checks. progress_within: steps within which work that is ready must be completed.
@@ -147,6 +150,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     deadline_ms: int = 10_000
     backend: Literal["gloo", "nccl"] = "gloo"
     device: Literal["cpu", "cuda"] = "cpu"
+    agree_on: Literal["gloo", "nccl"] = "gloo"
     expect: Expect | list[Expect] = []
 
     def __post_init__(self) -> None:
@@ -157,6 +161,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         names = [pool.name for pool in self.sidecars]
         if len(set(names)) < len(names):
             raise ValueError(f"sidecars are {', '.join(names)}: give each a name of its own")
+        if self.agree_on == "nccl" and self.backend != "nccl":
+            raise ValueError(f"agree_on is nccl, backend is {self.backend}: make backend nccl too")
         _within("progress_within", self.progress_within, 1, MAX_STEPS)
         for key in self.sizes.__struct_fields__:
             _within(f"sizes.{key}", getattr(self.sizes, key), 1, 1 << 20)
@@ -172,6 +178,16 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def case_id(self) -> str:
         """Readable and selectable: ``<name>-<subject>-<topology>``."""
         return f"{self.name}-{self.subject}-{self.topology}"
+
+    @property
+    def carries_traffic(self) -> bool:
+        """Whether the ranks carry a model's traffic."""
+        return self.traffic or self.backend == "nccl"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether its ranks work on a GPU."""
+        return self.device == "cuda" or self.backend == "nccl"
 
     @property
     def expected(self) -> Expect:

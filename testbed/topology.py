@@ -16,6 +16,8 @@ from testbed.errors import BadInput, brief
 
 MAX_RANKS = 256
 
+_ON_NCCL = "@nccl"
+
 
 class Coords(NamedTuple):
     """Position of one rank: pipeline stage, context-parallel and tensor-parallel index."""
@@ -30,6 +32,22 @@ class GroupSpec(NamedTuple):
 
     name: str
     ranks: tuple[int, ...]
+
+    def on_nccl(self) -> "GroupSpec":
+        """The group of the same ranks over NCCL: a channel of its own, whose name says so."""
+        return GroupSpec(self.name + _ON_NCCL, self.ranks)
+
+
+def has_tags(channel: str) -> bool:
+    """Whether messages of a group of that name are told apart by tags. NCCL ignores tags: there the
+    n-th receive from a rank takes the n-th message that this rank sent, whatever its tag.
+    """
+    return not channel.endswith(_ON_NCCL)
+
+
+def without_backend(channel: str) -> str:
+    """The group's name in the topology: ``pp[tp0]`` of ``pp[tp0]@nccl``."""
+    return channel.removesuffix(_ON_NCCL)
 
 
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):

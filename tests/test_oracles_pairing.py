@@ -209,3 +209,67 @@ def test_of_two_mismatches_in_one_step_the_one_that_came_first_is_told_first() -
     channels = [one.divergence.channel for one in found(record) if one.divergence]
 
     assert channels == ["tp[pp0]", "pp[tp1] 1->3 tag 77"]
+
+
+def over_nccl(record: RunRecord) -> RunRecord:
+    """The same run with every pipeline over NCCL, so that its messages know no tags."""
+
+    def renamed(events: list[Event]) -> list[Event]:
+        return [
+            event._replace(group=f"{event.group}@nccl") if isinstance(event, Enter) else event
+            for event in events
+        ]
+
+    for rank in range(record.scenario.topology.size):
+        record = with_events(record, rank, renamed)
+    return record
+
+
+def retagged(record: RunRecord, rank: int, op: str, step: int, tag: int) -> RunRecord:
+    def change(events: list[Event]) -> list[Event]:
+        return [
+            event._replace(tag=tag)
+            if isinstance(event, Enter) and (event.op, event.step) == (op, step)
+            else event
+            for event in events
+        ]
+
+    return with_events(record, rank, change)
+
+
+def test_a_sound_run_over_nccl_is_left_alone() -> None:
+    assert not found(over_nccl(Model("pp2tp2").record()))
+
+
+def test_over_nccl_a_message_received_under_another_tag_is_told() -> None:
+    (finding,) = found(over_nccl(retagged(Model("pp2tp1").record(), 1, "recv", 2, 5)))
+
+    assert (finding.step, finding.ranks) == (2, (1,))
+    assert finding.summary == (
+        "pp[tp0]@nccl 0->1: rank 1: received under tag 5: NCCL knows no tags, only the order;"
+        " rank 0: sent under tag 77"
+    )
+
+
+def test_over_gloo_a_receive_under_another_tag_is_another_channel() -> None:
+    assert not found(retagged(Model("pp2tp1").record(), 1, "recv", 2, 5))
+
+
+def test_over_nccl_messages_under_two_tags_pair_in_the_order_of_issue() -> None:
+    """The agreement is received where the activations were sent: two tags would have kept them
+    apart."""
+    record = over_nccl(retagged(Model("pp2tp1").record(), 0, "isend", 1, 0))
+
+    def as_model(events: list[Event]) -> list[Event]:
+        return [
+            event._replace(caller=MODEL)
+            if isinstance(event, Enter) and is_op(event, "isend", 1)
+            else event
+            for event in events
+        ]
+
+    (finding,) = found(with_events(record, 0, as_model))
+
+    assert finding.step == 1
+    assert "rank 0: sent by model under tag 0" in finding.summary
+    assert "received by check>agree>pass_down under tag 77" in finding.summary

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from testbed import catalog, pytest_plugin
+from testbed.device import gpus
 from testbed.errors import EnvironmentFault
 from tests.fake_fleet import FakeFleet
 
@@ -344,3 +345,27 @@ def test_scenario_files_lie_beside_the_test(own: pytest.Pytester) -> None:
     test = TWO_CASES.replace('scenario("calm")', '"*.json"')
     (own.path / "sub" / "test_mine.py").write_text(test)
     own.runpytest("--subject", "batched", "--tp", "1").assert_outcomes(passed=1)
+
+
+def test_a_gpu_that_is_not_there_ends_the_session_in_one_line(
+    own: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "why_none", lambda: "this machine has no GPU (none)")
+    own.makepyfile(TWO_CASES)
+
+    run = own.runpytest("--device", "cuda")
+
+    assert run.ret == 3
+    run.stderr.fnmatch_lines(["*testbed: this machine has no GPU (none); *"])
+
+
+def test_topologies_with_more_ranks_than_gpus_are_skipped_over_nccl(
+    own: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "check_usable", lambda: 2)
+    own.makepyfile(TWO_CASES)
+
+    run = own.runpytest("-rs", "--backend", "nccl", "--world", "4")
+
+    run.assert_outcomes(passed=2, skipped=4)
+    run.stdout.fnmatch_lines(["*NCCL needs a GPU per rank: pp2tp2 has 4 ranks, this machine 2: *"])

@@ -106,3 +106,28 @@ def test_the_wait_on_a_receive_waits_for_its_sender_and_names_its_tag() -> None:
     assert proof is not None
     assert "rank 1 waits in wait_irecv #0 of pp[tp0] tag 7" in proof.told()
     assert prove({0: [message("isend", "pp[tp0]", 0, 1), OUT], 1: waiting}, PP2) is None
+
+
+def test_over_nccl_a_receive_takes_the_next_message_whatever_its_tag() -> None:
+    def exchange(group: str) -> dict[int, list[Event]]:
+        sent = message("isend", group, 0, 1, tag=1)
+        return {0: [sent, OUT, FINAL], 1: [message("recv", group, 0, 0, tag=2)]}
+
+    assert prove(exchange("pp[tp0]@nccl"), PP2) is None
+    assert prove(exchange("pp[tp0]"), PP2) is not None
+
+
+def test_a_group_over_nccl_has_the_members_of_its_namesake() -> None:
+    topology = Topology(2, 2, 1)
+    events: dict[int, list[Event]] = {
+        0: [reduce("tp[pp0]@nccl", 0)],
+        1: [FINAL],
+        2: [],
+        3: [],
+    }
+
+    proof = prove(events, topology)
+
+    assert proof is not None
+    assert proof.ended == (1,)
+    assert proof.cycle[0].waits_for == (1,)

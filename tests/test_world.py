@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import selectors
 import shutil
 import signal
 import socket
@@ -25,10 +24,11 @@ from testbed.trace.events import Complete, Enter, Fired, Raised
 from testbed.verdict import Outcome
 from testbed.world import Fleet, LastingFleet
 from testbed.world import fleet as fleet_module
+from testbed.world.door import Door, Guest
 from testbed.world.wire import Hello, Refused, Wire
+from tests.processes import GONE_WITHIN_S, await_gone, descendants, module
 
 ROOT = Path(__file__).resolve().parents[1]
-GONE_WITHIN_S = 30.0  # only ends a failing test: how fast it goes is up to the machine
 
 ONE_WRITE = {"kind": "scripted", "writes": [{"at": 0, "ready_after": 1}]}
 
@@ -58,30 +58,6 @@ def completed(record: RunRecord) -> list[list[str]]:
     return [
         [event.key for event in rank.events if isinstance(event, Complete)] for rank in record.ranks
     ]
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below ``pid``, nearest first."""
-    below: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            below += [child, *descendants(child)]
-    return below
-
-
-def await_gone(pids: list[int]) -> list[int]:
-    """Wait until these processes have ended; those still there after GONE_WITHIN_S."""
-    limit = time.monotonic() + GONE_WITHIN_S
-    left = []
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(pid)
-            with selectors.DefaultSelector() as waiting:
-                waiting.register(pidfd, selectors.EVENT_READ)
-                if not waiting.select(max(limit - time.monotonic(), 0)):
-                    left.append(pid)
-            os.close(pidfd)
-    return left
 
 
 def test_every_topology_that_fits_runs_on_one_fleet(two: Fleet) -> None:
@@ -173,23 +149,9 @@ def test_a_rank_killed_in_any_moment_is_seen_with_its_signal(two: Fleet) -> None
     assert [rank.signal for rank in record.ranks if rank.exit == "signal"] == [signal.SIGKILL]
 
 
-def module(pid: int) -> str:
-    """The module that a Python process was started with; torchrun names its workers' after its
-    own.
-    """
-    words = cmdline(pid).decode().split("\0")
-    return words[words.index("-m") + 1] if "-m" in words else ""
-
-
 def hosts() -> list[int]:
     """The hosts of this process's fleets."""
     return [pid for pid in descendants(os.getpid()) if module(pid) == "testbed.world.host"]
-
-
-def cmdline(pid: int) -> bytes:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
 
 
 def test_a_stranger_without_the_token_is_refused_with_one_line_on_both_sides(
@@ -198,13 +160,14 @@ def test_a_stranger_without_the_token_is_refused_with_one_line_on_both_sides(
     # The first to connect is the stranger: it comes before any host has imported torch.
     begin = Fleet._accept
 
-    def accept_after_a_stranger(fleet: Fleet, listener: socket.socket, token: str) -> None:
-        stranger = Wire(socket.create_connection(listener.getsockname()))
+    def accept_after_a_stranger(fleet: Fleet, door: Door) -> list[Guest]:
+        stranger = Wire(socket.create_connection((door.host, door.port)))
         stranger.send(Hello("wrong", "0", 0, 0))
-        begin(fleet, listener, token)
+        guests = begin(fleet, door)
         answer = stranger.receive()
         assert isinstance(answer, Refused)
         assert answer.why == "wrong token"
+        return guests
 
     monkeypatch.setattr(Fleet, "_accept", accept_after_a_stranger)
     with Fleet(1):

@@ -17,7 +17,8 @@ import torch
 from testbed.cache.contents import Contents, Shard, mix63
 from testbed.cache.pools import PagePool
 from testbed.cache.tree import Blocks, Node, Tree
-from testbed.events import FakeEvent
+from testbed.device import CPU, Device
+from testbed.events import ScriptedEvent
 from testbed.scenario import Sizes
 from testbed.trace.events import Complete, Evict
 from testbed.trace.recorder import Recorder
@@ -46,7 +47,7 @@ class Inserted(NamedTuple):
 @dataclass
 class Transfer:
     """Pages on their way between the pools. source / target: page indices, int64. nodes: those that
-    it fills, kept right over splits. moved: the bytes have arrived."""
+    it fills, kept right over splits. moved: the device was told to copy the bytes."""
 
     queue: str
     key: str
@@ -54,7 +55,7 @@ class Transfer:
     blocks: Blocks
     source: torch.Tensor
     target: torch.Tensor
-    finish_event: FakeEvent
+    finish_event: ScriptedEvent
     nodes: list[Node] = field(default_factory=list)
     moved: bool = False
 
@@ -70,14 +71,18 @@ class KVCache:
     flight; the old id stays with the suffix, which is also what stays locked by that id. stamp:
     what a node's age is at an access, the number of the access. refusals: hooks for faults.
     on_evict: called with "device" or "host" and the node, just before it is evicted there.
+    hardware: whose memory the pools are.
     """
 
-    def __init__(self, sizes: Sizes, shard: Shard, recorder: Recorder) -> None:
+    def __init__(
+        self, sizes: Sizes, shard: Shard, recorder: Recorder, hardware: Device = CPU
+    ) -> None:
         self.sizes = sizes
         self.shard = shard
+        self.hardware = hardware
         self.tree = Tree()
-        self.device = PagePool(sizes.device_pages, shard, sizes.head_dim)
-        self.host = PagePool(sizes.host_pages, shard, sizes.head_dim)
+        self.device = PagePool(sizes.device_pages, shard, sizes.head_dim, hardware.zeros)
+        self.host = PagePool(sizes.host_pages, shard, sizes.head_dim, hardware.host_zeros)
         self.contents = Contents(shard, sizes.head_dim)
         self.on_split: Callable[[int, int], None] | None = None
         self._recorder = recorder
@@ -334,7 +339,7 @@ class KVCache:
 
     # Transfers
 
-    def begin_write(self, node: Node, key: str, event: FakeEvent) -> Transfer | None:
+    def begin_write(self, node: Node, key: str, event: ScriptedEvent) -> Transfer | None:
         """Allocate host pages for the node's write to host, evicting on host if need be; None if
         there is no room. Raises ValueError if the node is not on device or has a host copy already.
         """
@@ -356,7 +361,7 @@ class KVCache:
         self._set_host(node, target)
         return transfer
 
-    def begin_load(self, node: Node, key: str, event: FakeEvent) -> Transfer | None:
+    def begin_load(self, node: Node, key: str, event: ScriptedEvent) -> Transfer | None:
         """Allocate device pages for this node and its ancestors that are on host only, evicting on
         device if need be; None if there is no room. Raises ValueError if a node of them is not on
         host."""
@@ -413,14 +418,13 @@ class KVCache:
         return self._transfers.get((queue, ack_id))
 
     def move(self, transfer: Transfer) -> None:
-        """Copy the transfer's bytes; once only."""
+        """Copy the transfer's bytes, or have the device do it; once only."""
         if transfer.moved:
             return
         transfer.moved = True
-        if transfer.queue == "write":
-            self.host.write(transfer.target, self.device.read(transfer.source))
-        else:
-            self.device.write(transfer.target, self.host.read(transfer.source))
+        device, host = self.device.data, self.host.data
+        into, out_of = (host, device) if transfer.queue == "write" else (device, host)
+        self.hardware.copy_pages(into, transfer.target, out_of, transfer.source)
 
     def mark_write_through_pending(self, node_id: int) -> None:
         """The node's host copy is not usable until ``finish_write_through``. Already so since its

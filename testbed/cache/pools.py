@@ -1,19 +1,21 @@
 """Pools of pages: real memory, handed out by index; and the host pools in SGLang's own terms
 (tokens)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from testbed.cache.contents import Shard
+from testbed.device import CPU
 
 # What a freed page holds: no block's contents, so that a read after a free is seen to be wrong.
 _FREED = -1
 
 
 class PagePool:
-    """``pages`` pages on CPU, int32 of shape (layers_local, pages, heads_local, head_dim).
+    """``pages`` pages, int32 of shape (layers_local, pages, heads_local, head_dim), in memory that
+    ``zeros`` makes. Whatever goes in or comes out, indices included, is on the CPU.
 
     withheld: pages that are not to be had, for faults; if more are in use than are left, fewer than
     none are free.
@@ -23,11 +25,15 @@ class PagePool:
     the books of the conservation oracle then do not balance.
     """
 
-    def __init__(self, pages: int, shard: Shard, head_dim: int) -> None:
+    def __init__(
+        self,
+        pages: int,
+        shard: Shard,
+        head_dim: int,
+        zeros: Callable[[tuple[int, ...]], torch.Tensor] = CPU.zeros,
+    ) -> None:
         self.withheld = 0
-        self.data = torch.zeros(
-            (len(shard.layers), pages, len(shard.heads), head_dim), dtype=torch.int32
-        )
+        self.data = zeros((len(shard.layers), pages, len(shard.heads), head_dim))
         self._free = list(range(pages - 1, -1, -1))
 
     @property
@@ -57,11 +63,11 @@ class PagePool:
 
     def read(self, indices: torch.Tensor) -> torch.Tensor:
         """A copy of the pages, shape (layers_local, len(indices), heads_local, head_dim)."""
-        return self.data[:, indices]
+        return self.data[:, indices].cpu()
 
     def write(self, indices: torch.Tensor, values: torch.Tensor) -> None:
         """Overwrite the pages."""
-        self.data[:, indices] = values
+        self.data[:, indices] = values.to(self.data.device)
 
 
 class TokenPool:

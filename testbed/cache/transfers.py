@@ -18,7 +18,7 @@ from testbed.cache.kv import KVCache, Transfer
 from testbed.cache.pools import HostPools, PagePool
 from testbed.cache.prefetch import PrefetchKey, PrefetchOperation
 from testbed.cache.tree import Node
-from testbed.events import FakeEvent, Readiness, block_for_ever
+from testbed.events import FakeEvent, Readiness, ScriptedEvent, block_for_ever
 from testbed.trace.events import Block, Start, Sync, Synced, Take
 from testbed.trace.recorder import HasStep, Recorder
 
@@ -29,8 +29,8 @@ _START_EVENT = ""
 class Ack(NamedTuple):
     """One transfer in an ACK queue. node_ids: the ACK id, which is the node's id."""
 
-    start_event: FakeEvent
-    finish_event: FakeEvent
+    start_event: ScriptedEvent
+    finish_event: ScriptedEvent
     node_ids: list[int]
     num_tokens: int = 0
 
@@ -106,7 +106,7 @@ class BackupOperation:
 class LoadDone(NamedTuple):
     """What is held of one load for whoever waits for it."""
 
-    finish_event: FakeEvent
+    finish_event: ScriptedEvent
 
 
 class LayerDone(NamedTuple):
@@ -118,7 +118,7 @@ class LayerDone(NamedTuple):
     places: dict[str, int]
     events: list[LoadDone]
 
-    def add(self, key: str, event: FakeEvent) -> None:
+    def add(self, key: str, event: ScriptedEvent) -> None:
         """One more load."""
         self.places[key] = len(self.events)
         self.events.append(LoadDone(event))
@@ -180,7 +180,12 @@ class TransferController:
         self.layer_done_counter = LayerDone({}, [])
         self.mem_pool_host = HostPools(
             cache.host,
-            {name: PagePool(sizes.host_pages, cache.shard, sizes.head_dim) for name in sidecars},
+            {
+                name: PagePool(
+                    sizes.host_pages, cache.shard, sizes.head_dim, cache.hardware.host_zeros
+                )
+                for name in sidecars
+            },
             sizes.page_tokens,
         )
         self._clock = clock
@@ -221,19 +226,18 @@ class TransferController:
         node: Node,
         key: str,
         readiness: Readiness,
-        begin: Callable[[Node, str, FakeEvent], Transfer | None],
+        begin: Callable[[Node, str, ScriptedEvent], Transfer | None],
     ) -> bool:
         if any(gate(name, key) for gate in self.gates):
             return False
         readiness = self._reshaped(name, key, readiness)
-        start = FakeEvent(self._clock, self._recorder, _START_EVENT, Readiness.steps(0))
-        finish = FakeEvent(self._clock, self._recorder, key, readiness)
+        hardware = self.cache.hardware
+        start = hardware.event(self._clock, self._recorder, _START_EVENT, Readiness.steps(0))
+        finish = hardware.event(self._clock, self._recorder, key, readiness)
         transfer = begin(node, key, finish)
         if transfer is None:
             return False
-        finish.on_complete = partial(self.cache.move, transfer)
-        start.record()
-        finish.record()
+        hardware.launch(start, finish, partial(self.cache.move, transfer))
         if not finish.poll():  # one that takes no time at all has arrived, whether asked or not
             self._in_flight.append(transfer)
         acks = self.ack_write_queue if name == "write" else self.ack_load_queue
@@ -266,9 +270,7 @@ class TransferController:
         """What the device and the storage do by themselves: move the bytes of transfers that are
         ready, and hand in the backup ACKs that are due."""
         self._in_flight = [
-            transfer
-            for transfer in self._in_flight
-            if not transfer.moved and not transfer.finish_event.poll()
+            transfer for transfer in self._in_flight if not transfer.finish_event.poll()
         ]
         waiting = []
         for backup in self._backups:
@@ -490,6 +492,7 @@ class TransferController:
         assert operation.host_indices is not None
         for at in range(len(operation.host_indices) // self.cache.sizes.page_tokens):
             after = operation.page_after.times(at + 1)
+            # Storage is no device: its pages come as scripted, whatever the pools are.
             event = FakeEvent(self._clock, self._recorder, operation.request_id, after)
             event.record()
             operation.events.append(event)

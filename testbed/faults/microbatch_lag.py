@@ -14,7 +14,7 @@ class MicrobatchLag(Timed, frozen=True, tag_field="kind", tag="microbatch-lag"):
     def check(self, scenario: Scenario) -> None:
         """Raises BadInput without the model's traffic."""
         super().check(scenario)
-        if not scenario.traffic:
+        if not scenario.carries_traffic:
             raise BadInput('microbatch-lag needs the model\'s traffic: set "traffic": true')
         if select(self.on, scenario.topology) <= set(scenario.topology.leaders):
             raise BadInput("microbatch-lag is on the first stage only: select a later one")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from testbed.errors import BadInput
 from testbed.oracles.sides import named, singled_out, told_apart
 from testbed.oracles.view import Op, RankStep, View
-from testbed.topology import Topology
+from testbed.topology import GroupSpec, Topology
 from testbed.verdict import Finding, Outcome
 
 NAME = "budget"
@@ -107,7 +107,7 @@ def _excesses(view: View, rank: int, share: RankStep, stated: Promise) -> Iterat
         yield from _over(rank, group, ops, allowed.get(group, 0))
     hops_out = stated.agreements if stage + 1 < view.topology.pp else 0
     hops_in = stated.agreements if stage > 0 else 0
-    pipeline = view.topology.pp_group(rank).name
+    pipeline = view.agreed_over(view.topology.pp_group(rank)).name
     yield from _over(rank, pipeline, [op for op in own if op.is_send], hops_out)
     yield from _over(rank, pipeline, [op for op in own if op.is_recv], hops_in)
     if stage > 0 and share.queries and not stated.followers_ask:
@@ -122,10 +122,10 @@ def _reductions(view: View, rank: int, stated: Promise) -> dict[str, int]:
     leads = topology.coords(rank).pp == 0
     in_stage = stated.storage + (stated.agreements if leads else 0)
     allowed = dict.fromkeys((group.name for group in view.in_stage_groups(rank)), in_stage)
-    tensor_parallel = topology.tp_group(rank).name
+    tensor_parallel = view.agreed_over(topology.tp_group(rank)).name
     if tensor_parallel in allowed:
         allowed[tensor_parallel] += stated.local
-    return allowed | {WORLD: stated.world}
+    return allowed | {view.agreed_over(GroupSpec(WORLD, ())).name: stated.world}
 
 
 def _over(rank: int, channel: str, ops: list[Op], allowed: int) -> Iterator[Excess]:

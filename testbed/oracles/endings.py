@@ -21,6 +21,7 @@ _ECHOES = (
     "connection refused",
     "broken pipe",
     "timed out",
+    "remote process exited",  # NCCL's words
 )
 _SOURCE_LINE = re.compile(r"^\[\S+:\d+\] ")
 

@@ -27,7 +27,9 @@ def check(view: View) -> Iterable[Finding]:
     """Collectives of a group agree in kind, root, reduce op, shape, dtype, caller and step, and
     new groups in their members; a message is received with the length, dtype, meaning (the chain of
     callers) and values it was sent with, and in the step it was sent in, but for the model's
-    traffic, which may lag; the buffer of an operation that was not waited for yet is left alone.
+    traffic, which may lag; over NCCL, which knows no tags and gives the n-th receive the n-th
+    message of its sender, also under the tag it was sent under; the buffer of an operation that was
+    not waited for yet is left alone.
 
     Only what both sides entered is compared: a receive without a send, or a collective entered by
     some, is for the hang and deadlock reports. The first mismatch of a channel is told: it shifts
@@ -128,11 +130,14 @@ def _messages(view: View) -> Iterator[_Found]:
 
 def _mismatch(view: View, send: Op, recv: Op) -> dict[int, str] | None:
     out, into = send.enter, recv.enter
+    tags = _tags(out, into)
     if (out.dtype, out.numel) != (into.dtype, into.numel):
-        sides = (f"sent {_shape(send)}", f"received it as {_shape(recv)}")
+        sides = (f"sent {_shape(send)}{tags[0]}", f"received it as {_shape(recv)}{tags[1]}")
     elif out.caller != into.caller:
         callers = told_apart([out.caller, into.caller])
-        sides = (f"sent by {callers[0]}", f"received by {callers[1]}")
+        sides = (f"sent by {callers[0]}{tags[0]}", f"received by {callers[1]}{tags[1]}")
+    elif out.tag != into.tag:
+        sides = (f"sent{tags[0]}", f"received{tags[1]}")
     elif out.step != into.step and not send.is_model:
         sides = (f"sent in step {out.step}", f"received in step {into.step}")
     elif _values_differ(send, recv):
@@ -140,6 +145,13 @@ def _mismatch(view: View, send: Op, recv: Op) -> dict[int, str] | None:
     else:
         return None
     return {send.rank: sides[0], recv.rank: sides[1]}
+
+
+def _tags(out: Enter, into: Enter) -> tuple[str, str]:
+    """Where a message was received under another tag: only a group without tags pairs such two."""
+    if out.tag == into.tag:
+        return "", ""
+    return f" under tag {out.tag}", f" under tag {into.tag}: NCCL knows no tags, only the order"
 
 
 def _then(view: View, send: Op) -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from testbed.record import RankRecord, RunRecord
 from testbed.scenario import Scenario
-from testbed.topology import GroupSpec, Topology
+from testbed.topology import GroupSpec, Topology, has_tags, without_backend
 from testbed.trace.events import (
     MODEL,
     Answer,
@@ -36,8 +36,12 @@ RECVS = frozenset({"recv", "irecv"})
 _MESSAGES = SENDS | RECVS
 
 
+NO_TAG = -1
+"""Tag of the one pipe that there is between two ranks of a group without tags."""
+
+
 class Pipe(NamedTuple):
-    """The way of a message: group, global ranks of its two ends, tag."""
+    """The way of a message: group, global ranks of its two ends, tag or NO_TAG."""
 
     group: str
     src: int
@@ -45,7 +49,8 @@ class Pipe(NamedTuple):
     tag: int
 
     def __str__(self) -> str:
-        return f"{self.group} {self.src}->{self.dst} tag {self.tag}"
+        way = f"{self.group} {self.src}->{self.dst}"
+        return way if self.tag == NO_TAG else f"{way} tag {self.tag}"
 
 
 class Op(NamedTuple):
@@ -94,7 +99,7 @@ class Op(NamedTuple):
         enter = self.enter
         sends = self.is_send or enter.op == "wait"
         ends = (self.rank, enter.peer) if sends else (enter.peer, self.rank)
-        return Pipe(enter.group, *ends, enter.tag)
+        return Pipe(enter.group, *ends, enter.tag if has_tags(enter.group) else NO_TAG)
 
 
 class RankStep:
@@ -310,13 +315,17 @@ class View:
     def in_stage_groups(self, rank: int) -> tuple[GroupSpec, ...]:
         """The rank's groups of two or more inside its own stage: context-, then tensor-parallel."""
         groups = (self.topology.cp_group(rank), self.topology.tp_group(rank))
-        return tuple(group for group in groups if len(group.ranks) > 1)
+        return tuple(self.agreed_over(group) for group in groups if len(group.ranks) > 1)
+
+    def agreed_over(self, group: GroupSpec) -> GroupSpec:
+        """The group of the topology as the agreement uses it."""
+        return group.on_nccl() if self.scenario.agree_on == "nccl" else group
 
     def members(self, group: str) -> tuple[int, ...]:
         """Global ranks of a group; for one the topology does not know, those that its first user
         takes for its members, or failing that all that used it.
         """
-        known = self._members.get(group)
+        known = self._members.get(without_backend(group))
         if known is None:
             known = next(
                 (rank.groups[group] for rank in self.ranks.values() if group in rank.groups), None

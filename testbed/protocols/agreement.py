@@ -69,7 +69,8 @@ class Protocol(TypingProtocol):
 
 
 class Agreement:
-    """One rank's end of the agreement. Counts are int32 tensors of shape [n] on the CPU.
+    """One rank's end of the agreement. Counts are int32 tensors of shape [n], on the CPU until they
+    are ``placed``.
 
     tag: of its messages, see TAG.
     """
@@ -86,13 +87,18 @@ class Agreement:
             send.wait()
         self.sends.clear()
 
+    def placed(self, counts: torch.Tensor) -> torch.Tensor:
+        """The counts where the groups can carry them: the same tensor, or a copy on the GPU."""
+        return counts.to(self.groups.device)
+
     def reduce_in_stage(self, counts: torch.Tensor) -> None:
-        """MIN over this rank's own stage, in place."""
+        """MIN over this rank's own stage, in place. The counts must be ``placed``."""
         for group in self.groups.in_stage:
             dist.all_reduce(counts, op=dist.ReduceOp.MIN, group=group)
 
     def agree(self, counts: torch.Tensor) -> list[int]:
         """The leader stage's MIN, on every rank. What followers put into ``counts`` is lost."""
+        counts = self.placed(counts)
         if self.groups.leads:
             self.reduce_in_stage(counts)
         self._pass_down(counts)
@@ -195,7 +201,7 @@ def check_one_stage(agreement: Agreement, party: Party) -> None:
     SGLang 0.5.13 to 0.5.19 (``_sync_hicache_ready_counts``), but for a rank without a controller:
     there it sends a shorter vector than its peers, here zeros of the same length.
     """
-    counts = stage_counts(party)
+    counts = agreement.placed(stage_counts(party))
     agreement.reduce_in_stage(counts)
     apply_all(party, counts.tolist())
 
@@ -206,6 +212,6 @@ def check_storage(agreement: Agreement, party: Party) -> None:
     Stages may own different sidecar pools, so a count of one must not reach another. Raises
     AttributeError on a rank without a controller, whose peers then wait for it in the reduction.
     """
-    sizes = torch.tensor(storage_sizes(party), dtype=torch.int32)
+    sizes = agreement.placed(torch.tensor(storage_sizes(party), dtype=torch.int32))
     agreement.reduce_in_stage(sizes)
     party.drain_storage(sizes.tolist())

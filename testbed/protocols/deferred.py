@@ -54,7 +54,7 @@ class Pending(Agreement):
 
     def begin(self, counts: torch.Tensor) -> None:
         """Start to reduce them. They must not be touched until ``collect`` gives the result."""
-        self._counts = counts
+        self._counts = counts = self.placed(counts)
         if self.groups.leads and self.groups.in_stage:
             group = self.groups.in_stage[0]
             reduction = dist.all_reduce(counts, op=dist.ReduceOp.MIN, group=group, async_op=True)

@@ -51,7 +51,7 @@ class Local:
     def _least(self, counts: list[int]) -> list[int]:
         if self.agreement.groups.tp is None:
             return counts
-        vector = torch.tensor(counts, dtype=torch.int32)
+        vector = self.agreement.placed(torch.tensor(counts, dtype=torch.int32))
         dist.all_reduce(vector, op=dist.ReduceOp.MIN, group=self.agreement.groups.tp)
         least: list[int] = vector.tolist()
         return least

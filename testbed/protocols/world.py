@@ -26,7 +26,7 @@ class World:
 
     def check(self, party: Party) -> None:
         """One vector [writes, loads] reduced over the world; storage counts after it, per stage."""
-        counts = self._counts(party)
+        counts = self.agreement.placed(self._counts(party))
         if self.agreement.groups.world is not None:
             dist.all_reduce(counts, op=dist.ReduceOp.MIN, group=self.agreement.groups.world)
         writes, loads = counts.tolist()

@@ -32,6 +32,7 @@ __all__ = [
     "check_needs",
     "fetched",
     "make",
+    "places_tensors",
     "preload",
     "prepare",
     "source",
@@ -96,6 +97,13 @@ def preload(name: str) -> None:
         sglang.lifted(name)
     elif not name.startswith(bugs.PREFIX) and own.is_own(name):
         own.find(name)
+
+
+def places_tensors(name: str) -> bool:
+    """Whether the subject's tensors lie where its groups want them (``Groups.device``); releases
+    and planted bugs have them on the CPU.
+    """
+    return not sglang.is_lifted(name) and not name.startswith(bugs.PREFIX)
 
 
 def check_calls(name: str, wanted: Iterable[Call]) -> None:

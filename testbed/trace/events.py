@@ -56,14 +56,14 @@ class Enter(NamedTuple):
 
     op: all_reduce, send, isend, recv, irecv, wait, ... group: its name. ordinal: 0-based among this
     rank's operations of that channel (collectives: the group; messages: group, source, destination
-    and tag). peer: global rank of the other end, -1 for collectives. tag: -1 likewise. reduce_op:
-    "MIN" ... or "". dtype: "int32" ... numel: elements. values: the first elements of a small
-    integer tensor as sent, else []. caller: the subject's functions that led here, outermost first,
-    joined by ">". A Work's wait is ``wait`` for a send and ``wait_<op>`` otherwise; its ordinal and
-    peer are those of the awaited operation. peer of a collective with a root: the root. A
-    ``new_group`` is an operation of the group that makes it, its values the members asked for.
-    shape: of a tensor of two dimensions or more, else empty (as in older records). site:
-    ``file.py:line`` of the innermost of those functions.
+    and tag, but for NCCL's groups, which know none). peer: global rank of the other end, -1 for
+    collectives. tag: -1 likewise. reduce_op: "MIN" ... or "". dtype: "int32" ... numel: elements.
+    values: the first elements of a small integer tensor as sent, else []. caller: the subject's
+    functions that led here, outermost first, joined by ">". A Work's wait is ``wait`` for a send
+    and ``wait_<op>`` otherwise; its ordinal and peer are those of the awaited operation. peer of a
+    collective with a root: the root. A ``new_group`` is an operation of the group that makes it,
+    its values the members asked for. shape: of a tensor of two dimensions or more, else empty (as
+    in older records). site: ``file.py:line`` of the innermost of those functions.
     """
 
     step: int

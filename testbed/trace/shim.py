@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from testbed.topology import GroupSpec
+from testbed.topology import GroupSpec, has_tags
 from testbed.trace.events import Enter, Exit, Group, Touched
 from testbed.trace.guard import Awaited, Guard
 from testbed.trace.recorder import Recorder
@@ -174,8 +174,8 @@ class Shim:
                 peer = group.ranks[within]
             elif peer is None:
                 peer = -1
-            rank = self._rank
-            pipe = (group.name, rank, peer, tag) if sends else (group.name, peer, rank, tag)
+            rank, lane = self._rank, tag if has_tags(group.name) else 0
+            pipe = (group.name, rank, peer, lane) if sends else (group.name, peer, rank, lane)
             what = (op, group.name, self._next(pipe), peer, tag, "")
             return self._run(call, args, kwargs, what, tensor_of(args, kwargs))
 
@@ -286,8 +286,11 @@ class Shim:
             ranks = tuple(dist.get_process_group_ranks(group))
             # torch's own name tells two groups of the same members apart, and is the same for all.
             name = f"group{group.group_name[:_NAME_KEPT]}{list(ranks)}"
-            known = self._groups[group] = GroupSpec(name, ranks)
-            self._add(Group, name, list(ranks))
+            known = GroupSpec(name, ranks)
+            if dist.get_backend(group) == dist.Backend.NCCL:
+                known = known.on_nccl()
+            self._groups[group] = known
+            self._add(Group, known.name, list(ranks))
         return known
 
     def _next(self, channel: Any) -> int:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from testbed.topology import Topology
+from testbed.topology import Topology, has_tags, without_backend
 from testbed.trace.events import (
     Block,
     Enter,
@@ -170,13 +170,15 @@ def _channel(rank: int, event: Enter) -> Channel:
         return (event.group, -1, -1, -1)
     # Whose operation it is tells the direction; a send's wait is the sender's.
     source, destination = (rank, event.peer) if event.op in _SENDS else (event.peer, rank)
-    return (event.group, source, destination, event.tag)
+    return (event.group, source, destination, event.tag if has_tags(event.group) else 0)
 
 
 def members_of(group: str, rank: int, topology: Topology) -> tuple[int, ...]:
-    """Global ranks of a group of the topology that ``rank`` is in; any other name: all ranks."""
+    """Global ranks of a group of the topology that ``rank`` is in, over whatever it goes; any other
+    name: all ranks.
+    """
     for spec in (topology.tp_group(rank), topology.cp_group(rank), topology.pp_group(rank)):
-        if spec.name == group:
+        if spec.name == without_backend(group):
             return spec.ranks
     return tuple(range(topology.size))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from testbed import faults, subjects, workloads
 from testbed.cache import KVCache, TransferController, shard_of
+from testbed.device import CPU, Device
 from testbed.events import Clock
 from testbed.protocols.groups import Groups
 from testbed.scenario import Scenario, select
@@ -159,18 +160,25 @@ def _acks(controller: TransferController | None) -> tuple[list[Any], list[Any]]:
 
 
 def assemble(
-    scenario: Scenario, rank: int, clock: Clock, recorder: Recorder, groups: Groups
+    scenario: Scenario,
+    rank: int,
+    clock: Clock,
+    recorder: Recorder,
+    groups: Groups,
+    hardware: Device = CPU,
 ) -> RankContext:
-    """Build one rank of a scenario. Raises BadInput where the scenario cannot be run."""
+    """Build one rank of a scenario, its pools on ``hardware``. Raises BadInput where the scenario
+    cannot be run.
+    """
     plan = workloads.parse(scenario)
     planned_faults = faults.parse(scenario.faults)
     scenario = faults.adapted(planned_faults, scenario)
     topology = scenario.topology
-    cache = KVCache(scenario.sizes, shard_of(scenario.sizes, topology, rank), recorder)
+    cache = KVCache(scenario.sizes, shard_of(scenario.sizes, topology, rank), recorder, hardware)
     sidecars = [pool.name for pool in scenario.sidecars if rank in select(pool.on, topology)]
     controller = TransferController(cache, clock, recorder, sidecars, plan.backup_after)
     bench = Bench(scenario, rank, clock, recorder, cache, controller)
     faults.install(planned_faults, bench)
     subject = subjects.make(scenario.subject, cache, bench.controller, groups, scenario)
-    traffic = Traffic(groups, bench) if scenario.traffic else None
+    traffic = Traffic(groups, bench) if scenario.carries_traffic else None
     return RankContext(bench, subject, plan.begin(Stage(bench, subject)), traffic)

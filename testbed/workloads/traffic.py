@@ -4,9 +4,11 @@ with.
 The model, once per scheduler step and before the subject's check, as in a pipelined scheduler: a
 stage receives the activations of its microbatch from the stage above, reduces over its
 tensor-parallel group, and sends its own activations to the stage below. The send is waited for in
-the next step. It goes over the pipeline's group under tag 0, the one that everybody gets who asks
-for none. Microbatch n belongs to step n, unless the stage is a microbatch behind: then it takes the
-next one in before it computes its own, as a stage whose peer above is a step ahead does.
+the next step. Over gloo it shares the pipeline's group with the subject, under tag 0, the one that
+everybody gets who asks for none; over NCCL it goes from GPU to GPU, on groups that the subject
+shares only if it agrees over NCCL too. Microbatch n belongs to step n, unless the stage is a
+microbatch behind: then it takes the next one in before it computes its own, as a stage whose peer
+above is a step ahead does.
 """
 
 from typing import cast
@@ -35,13 +37,14 @@ class Traffic:
     def model(self) -> None:
         """This step's microbatch."""
         self.drain()
-        pipeline, stage = self._groups.pp, self._groups.at.pp
-        activations = torch.ones(TOKENS, HIDDEN)
+        carrier, stage = self._groups.carrier, self._groups.at.pp
+        pipeline = carrier.pp
+        activations = torch.ones(TOKENS, HIDDEN, device=carrier.device)
         if pipeline is not None and stage > 0:
             for _ in range(self._to_receive()):
                 dist.recv(activations, group_src=stage - 1, group=pipeline)
-        if self._groups.tp is not None:
-            dist.all_reduce(activations, group=self._groups.tp)
+        if carrier.tp is not None:
+            dist.all_reduce(activations, group=carrier.tp)
         if pipeline is not None and stage + 1 < self._groups.topology.pp:
             # Nobody writes into them any more: the next step makes its own.
             send = dist.isend(activations, group_dst=stage + 1, group=pipeline)

@@ -1,11 +1,13 @@
 """Real ranks: a Fleet (controller side), its hosts (one per torchrun rank) and their disposable
 ranks.
 
-``Fleet`` is the entry; ``LastingFleet`` starts another one when a host is lost. The controller side
-knows nothing of caches; what runs in a rank imports nothing of the controller.
+``Fleet`` is the entry; ``LastingFleet`` starts another one when a host is lost; at a ``Meeting``
+hosts come together that were started elsewhere. The controller side knows nothing of caches; what
+runs in a rank imports nothing of the controller.
 """
 
 from testbed.world.fleet import Fleet
 from testbed.world.lasting import AnyFleet, LastingFleet, MakesFleet
+from testbed.world.meeting import Meeting
 
-__all__ = ["AnyFleet", "Fleet", "LastingFleet", "MakesFleet"]
+__all__ = ["AnyFleet", "Fleet", "LastingFleet", "MakesFleet", "Meeting"]

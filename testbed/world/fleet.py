@@ -5,12 +5,9 @@ Knows nothing of caches, protocols or torch: it deals in scenarios, messages and
 """
 
 import contextlib
-import json
 import os
-import secrets
 import selectors
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from testbed import __version__
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.record import ExitKind, RankRecord, RunRecord
 from testbed.scenario import Scenario, to_object
@@ -29,6 +25,11 @@ from testbed.trace.events import About, Event, Raised
 from testbed.trace.log import entries
 from testbed.trace.recorder import event_of
 from testbed.trace.waits import Deadlock, prove
+from testbed.world.door import LAST_PORT, Door, Guest
+from testbed.world.far import LOOK_S
+from testbed.world.fleet_file import FLEET_FILE_ENV, FleetFile
+from testbed.world.keys import Keys
+from testbed.world.meeting import Meeting, is_silent
 from testbed.world.wire import (
     Broke,
     Bye,
@@ -36,26 +37,20 @@ from testbed.world.wire import (
     Ended,
     Freeze,
     Go,
-    Hello,
     Probe,
     Probed,
     Ready,
-    Refused,
     Release,
     RunCase,
     Stop,
+    StoreAsk,
     Trouble,
-    Welcome,
     Wire,
-    WireError,
-    same_token,
 )
 
-FLEET_FILE_ENV = "TESTBED_FLEET_FILE"
-
-_LAST_PORT = 65535
 _START_LIMIT_S = 60.0
 _BUILD_LIMIT_S = 30.0
+_BUILD_ON_GPU_LIMIT_S = 120.0
 _STOP_LIMIT_S = 10.0
 # A host answers in microseconds; one that does not for so long is stopped, or its machine is.
 _ANSWER_LIMIT_S = 5.0
@@ -88,6 +83,7 @@ class _Case:
     absent: set[int] = field(default_factory=set)  # ranks that their host could not fork
     trouble: list[str] = field(default_factory=list)
     probed: dict[int, Probed] = field(default_factory=dict)
+    keys: Keys = field(default_factory=Keys)  # the ranks' store, where they share no folder
 
     @property
     def size(self) -> int:
@@ -137,7 +133,8 @@ class Fleet:
     Every topology with at most ``world`` ranks runs on the same fleet; with ``oversubscribe`` a
     host forks several ranks of one case. ``port`` 0 lets the kernel choose. ``hosts``: the module
     that torchrun runs, for hosts that fork ranks of another kind. ``probe_s``: how often a silent
-    case is looked at. Raises EnvironmentFault if the fleet cannot start or loses a host.
+    case is looked at. With a ``meeting`` the hosts are those that come to it, from wherever they
+    were started. Raises EnvironmentFault if the fleet cannot start or loses a host.
     """
 
     def __init__(
@@ -148,23 +145,27 @@ class Fleet:
         port: int = 0,
         hosts: str = "testbed.world.host",
         probe_s: float = _PROBE_S,
+        meeting: Meeting | None = None,
     ) -> None:
         if world < 1:
             raise BadInput(f"the world has {world} ranks: give WORLD a whole number from 1 on")
-        if not 0 <= port <= _LAST_PORT:
-            raise BadInput(f"port {port}: give one from 0 (any free one) to {_LAST_PORT}")
+        if not 0 <= port <= LAST_PORT:
+            raise BadInput(f"port {port}: give one from 0 (any free one) to {LAST_PORT}")
         self.world = world
         self._oversubscribe = oversubscribe
         self._host_module = hosts
         self._probe_s = probe_s
-        self.lost = ""  # why no further case can run, once a host is gone
+        self._meeting = meeting
+        self._lost_why = ""
+        self._listen_at = 0.0
         self._cases = 0
+        self._guests: list[Guest] = []
         self._wires: list[Wire] = []
         self._selector = selectors.DefaultSelector()
         self.folder = Path(tempfile.mkdtemp(prefix="testbed-"))
         self._launcher: subprocess.Popen[bytes] | None = None
         try:
-            self._start(port)
+            self._seat(self._start(port) if meeting is None else meeting.gather())
         except BaseException:
             self.close()
             raise
@@ -181,10 +182,14 @@ class Fleet:
         self.close()
 
     def close(self) -> None:
-        """End every process of the fleet and remove its files; safe to call twice."""
+        """End every process of the fleet and remove its files; safe to call twice. Hosts of a
+        meeting of which one was lost are let go without a Bye: they come to the next fleet.
+        """
+        dismissed = self._meeting is None or not self.lost
         for wire in self._wires:
             with contextlib.suppress(OSError):  # it may be gone already
-                wire.send(Bye())
+                if dismissed:
+                    wire.send(Bye())
             wire.close()
         self._wires = []
         if self._launcher is not None:
@@ -202,7 +207,7 @@ class Fleet:
 
     def run(self, scenario: Scenario) -> RunRecord:
         """Run one case on fresh ranks. Raises BadInput (does not fit) or EnvironmentFault (a
-        host is lost).
+        host is lost). A host of a meeting that is lost in mid-case is the record's ``trouble``.
         """
         scenario.topology.check_fits(self.world, self._oversubscribe)
         if self.lost:
@@ -210,32 +215,49 @@ class Fleet:
         began = time.monotonic()
         self._cases += 1
         case = _Case(self._cases, scenario)
+        how = self._run_here(case) if self._meeting is None else self._run_elsewhere(case)
+        return _record(case, how, (time.monotonic() - began) * 1e3)
+
+    @property
+    def lost(self) -> str:
+        """Why no further case can run, once a host is gone; else empty. Asks the connections: an
+        idle fleet has nobody else to notice.
+        """
+        if self._meeting is not None and self._wires and not self._lost_why:
+            for key, _ in self._selector.select(0):
+                with contextlib.suppress(EnvironmentFault):
+                    self._receive(key.data)
+            self._listen()
+        return self._lost_why
+
+    def _run_here(self, case: _Case) -> EndedHow:
+        """The ranks meet in a folder of this machine."""
         store = self.folder / f"case-{case.number}"
         try:
             store.mkdir()
         except OSError as error:  # whoever clears temporary files has come by
-            self.lost = f"the fleet's folder is gone ({error.strerror})"
-            raise EnvironmentFault(self.lost) from error
+            self._lost_why = f"the fleet's folder is gone ({error.strerror})"
+            raise EnvironmentFault(self._lost_why) from error
         self._order(case, str(store))
         how = self._watch(case)
         shutil.rmtree(store)
-        return _record(case, how, (time.monotonic() - began) * 1e3)
+        return how
 
-    def _start(self, port: int) -> None:
-        token = secrets.token_hex(16)
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError as error:
-                raise EnvironmentFault(
-                    f"port {port} on 127.0.0.1 cannot be used ({error.strerror}): give another one"
-                ) from error
-            listener.listen(self.world)
+    def _run_elsewhere(self, case: _Case) -> EndedHow:
+        """The ranks meet through the controller. Lost machines are part of what may happen there:
+        the case is told as an error, and the hosts' next fleet goes on.
+        """
+        try:
+            self._order(case, "")
+            return self._watch(case)
+        except EnvironmentFault as fault:
+            case.trouble.insert(0, str(fault))
+            return "broken"
+
+    def _start(self, port: int) -> list[Guest]:
+        with contextlib.closing(Door("127.0.0.1", port, self.world)) as door:
             fleet_file = self.folder / "fleet.json"
-            fleet_file.touch(mode=0o600)
-            address = {"host": "127.0.0.1", "port": listener.getsockname()[1], "token": token}
-            fleet_file.write_text(json.dumps(address))
+            FleetFile(door.host, door.port, door.token, self.world).write(fleet_file)
             launcher = [sys.executable, "-m", "launchers.torchrun"]
             self._launcher = subprocess.Popen(
                 [*launcher, str(self.world), str(self.folder), self._host_module],
@@ -244,55 +266,36 @@ class Fleet:
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is the controller's to handle
             )
-            self._accept(listener, token)
+            return self._accept(door)
 
-    def _accept(self, listener: socket.socket, token: str) -> None:
-        seats: dict[int, Wire] = {}
+    def _accept(self, door: Door) -> list[Guest]:
+        seated: dict[int, Guest] = {}
         deadline = time.monotonic() + _START_LIMIT_S
         assert self._launcher is not None
         assert self._launcher.stdout is not None
         with selectors.DefaultSelector() as coming:
-            coming.register(listener, selectors.EVENT_READ)
+            coming.register(door, selectors.EVENT_READ)
             coming.register(self._launcher.stdout, selectors.EVENT_READ)
-            while len(seats) < self.world:
+            while len(seated) < self.world:
                 came = {key.fileobj for key, _ in coming.select(deadline - time.monotonic())}
-                if listener in came:
-                    self._seat(listener.accept()[0], token, seats)
+                if door in came:
+                    guest = door.admit(seated)
+                    seated.update({} if guest is None else {guest.host: guest})
                 elif came:
                     raise EnvironmentFault(
                         f"torchrun ended before its hosts came: {self._last_words()}"
                     )
                 else:
                     raise EnvironmentFault(
-                        f"{len(seats)} of {self.world} hosts came within {_START_LIMIT_S:.0f} s"
+                        f"{len(seated)} of {self.world} hosts came within {_START_LIMIT_S:.0f} s"
                     )
-        self._wires = [seats[host] for host in range(self.world)]
+        return [seated[host] for host in range(self.world)]
+
+    def _seat(self, guests: list[Guest]) -> None:
+        self._guests = guests
+        self._wires = [guest.wire for guest in guests]
         for host, wire in enumerate(self._wires):
             self._selector.register(wire, selectors.EVENT_READ, host)
-
-    def _seat(self, connection: socket.socket, token: str, seats: dict[int, Wire]) -> None:
-        connection.settimeout(5.0)
-        wire = Wire(connection)
-        try:
-            hello = wire.receive()
-        except (OSError, WireError):
-            hello = None
-        why = self._refusal(hello, token, seats)
-        if why:
-            _refuse(wire, why)
-            return
-        connection.settimeout(None)
-        wire.send(Welcome())
-        seats[hello.host] = wire
-
-    def _refusal(self, hello: Any, token: str, seats: dict[int, Wire]) -> str:
-        if not isinstance(hello, Hello) or not same_token(hello.token, token):
-            return "wrong token"
-        if hello.version != __version__:
-            return f"testbed {hello.version} there, {__version__} here: install the same one"
-        if hello.host in seats or not 0 <= hello.host < self.world:
-            return f"there is no seat for host {hello.host}"
-        return ""
 
     def _last_words(self) -> str:
         """What torchrun said at its end, as the launcher passes it on; waits for that end."""
@@ -319,10 +322,11 @@ class Fleet:
         return {host: list(ranks[host :: self.world]) for host in range(min(self.world, case.size))}
 
     def _watch(self, case: _Case) -> EndedHow:
-        if not self._until(case, lambda: len(case.ready) == case.size, _BUILD_LIMIT_S):
+        limit_s = _BUILD_ON_GPU_LIMIT_S if case.scenario.needs_gpu else _BUILD_LIMIT_S
+        if not self._until(case, lambda: len(case.ready) == case.size, limit_s):
             if not case.broken:
                 late = sorted(set(range(case.size)) - case.ready)
-                case.trouble.append(f"ranks {late} were not ready within {_BUILD_LIMIT_S:.0f} s")
+                case.trouble.append(f"ranks {late} were not ready within {limit_s:.0f} s")
             return self._stop(case, "broken")
         case.begun = True
         self._tell(case, Go(case.number))
@@ -444,15 +448,9 @@ class Fleet:
 
     def _hear(self, case: _Case, limit_s: float) -> bool:
         """Take what the hosts say within ``limit_s``; False if they said nothing."""
-        heard = self._selector.select(max(limit_s, 0))
-        for key, _ in heard:
-            host = key.data
-            try:
-                message = self._wires[host].receive()
-            except OSError as error:
-                raise self._lost(host) from error
-            if message is None:
-                raise self._lost(host)
+        heard = self._await(limit_s)
+        for host in heard:
+            message = self._receive(host)
             if message.case != case.number:
                 continue  # a late word on a case that is over
             if isinstance(message, Ready):
@@ -465,10 +463,48 @@ class Fleet:
                 case.ended[message.rank] = message
             elif isinstance(message, Probed):
                 case.probed[message.rank] = message
+            elif isinstance(message, StoreAsk):
+                for answer in case.keys.ask(message):
+                    self._send(answer.rank % self.world, answer)
             elif isinstance(message, Trouble):
                 case.trouble.append(f"host {host}: {message.why}")
                 case.absent.update(self._hosts_of(case)[host])
         return bool(heard)
+
+    def _await(self, limit_s: float) -> list[int]:
+        """Hosts that say something within ``limit_s``. Raises EnvironmentFault if one's machine is
+        lost, which no event would tell.
+        """
+        if self._meeting is None:
+            return [key.data for key, _ in self._selector.select(max(limit_s, 0))]
+        until = time.monotonic() + limit_s
+        while True:
+            left = max(until - time.monotonic(), 0)
+            heard = [key.data for key, _ in self._selector.select(min(left, LOOK_S))]
+            if time.monotonic() >= self._listen_at and not self._listen():
+                raise EnvironmentFault(self._lost_why)
+            if heard or left <= 0:
+                return heard
+
+    def _listen(self) -> bool:
+        """Whether every host's machine still gives a sign of life."""
+        self._listen_at = time.monotonic() + LOOK_S
+        silent = [guest for guest in self._guests if is_silent(guest)]
+        if silent:
+            nodes = ", ".join(sorted({guest.told for guest in silent}))
+            hosts = ",".join(str(guest.host) for guest in silent)
+            self._lose(f"{nodes} cannot be reached: no sign of life from host {hosts}")
+        return not silent
+
+    def _receive(self, host: int) -> Any:
+        """Its next message. Raises EnvironmentFault if it has gone."""
+        try:
+            message = self._wires[host].receive()
+        except OSError as error:
+            raise self._lost(host) from error
+        if message is None:
+            raise self._lost(host)
+        return message
 
     def _tell(self, case: _Case, message: Any) -> None:
         for host in self._hosts_of(case):
@@ -485,12 +521,21 @@ class Fleet:
         answered = case.probed.keys() | case.ended.keys() | case.absent
         mute = [host for host, ranks in self._hosts_of(case).items() if not answered >= {*ranks}]
         named = ", ".join(map(str, mute)) or "of the fleet"
-        self.lost = f"no answer from host {named} in {case.scenario.case_id}: stopped, or stuck"
-        return EnvironmentFault(self.lost)
+        self._lose(f"no answer from host {named} in {case.scenario.case_id}: stopped, or stuck")
+        return EnvironmentFault(self._lost_why)
 
     def _lost(self, host: int) -> EnvironmentFault:
-        self.lost = f"host {host} is gone: {self._last_words()}"
-        return EnvironmentFault(self.lost)
+        """The fault that this host's connection has ended."""
+        if self._meeting is None:
+            self._lose(f"host {host} is gone: {self._last_words()}")
+        elif self._listen():  # its machine is there: the host itself has ended
+            self._lose(f"host {host} of {self._guests[host].told} is gone")
+        return EnvironmentFault(self._lost_why)
+
+    def _lose(self, why: str) -> None:
+        self._lost_why = why
+        if self._meeting is not None:
+            self._meeting.missed()
 
 
 def _environment() -> dict[str, str]:
@@ -498,13 +543,6 @@ def _environment() -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
-
-
-def _refuse(wire: Wire, why: str) -> None:
-    print(f"testbed: a host was refused: {why}", file=sys.stderr)
-    with contextlib.suppress(OSError):  # it may not have waited for the answer
-        wire.send(Refused(why))
-    wire.close()
 
 
 def _record(case: _Case, how: EndedHow, wall_ms: float) -> RunRecord:

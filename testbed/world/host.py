@@ -2,27 +2,32 @@
 
 It imports torch once, stays single-threaded and opens no process group; for each case it forks the
 ranks it is told to, holds their logs, watches them through pidfds, and sends home what they left.
-When the controller's connection closes it kills its ranks and exits.
+When the controller's connection closes it kills its ranks and exits; where others started it, on
+whatever machine, it does so only when told Bye, and else calls the controller again.
 """
 
 import contextlib
 import gc
-import json
 import os
 import selectors
 import signal
 import socket
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from testbed import __version__
 from testbed.death import die_with_parent
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.scenario import Scenario, from_object
 from testbed.trace.log import SharedLog
+from testbed.world import fleet_file
+from testbed.world.call import call
+from testbed.world.far import LOOK_S, FarWire
+from testbed.world.fleet_file import FleetFile
+from testbed.world.interface import interface_of
 from testbed.world.seat import BROKE, DONE, EXIT_TROUBLE, GO, READY, RELEASE, RankSeat, RunRank
 from testbed.world.wire import (
     Broke,
@@ -31,21 +36,18 @@ from testbed.world.wire import (
     Ended,
     Freeze,
     Go,
-    Hello,
     Probe,
     Probed,
     Ready,
-    Refused,
     Release,
     RunCase,
     Stop,
+    StoreAnswer,
     Trouble,
-    Welcome,
     Wire,
 )
 
-FLEET_FILE_ENV = "TESTBED_FLEET_FILE"
-_CONNECT_TIMEOUT_S = 10.0
+_INTERFACE_ENV = "GLOO_SOCKET_IFNAME"
 _STACK_LIMIT_S = 0.25
 _OUTPUT_LIMIT = 64 * 1024
 
@@ -61,10 +63,19 @@ class Child:
     link: socket.socket
     output_fd: int
     stack_fd: int
+    keys: Wire | None = None  # its calls on a store that the controller holds
     done: bool = False
     broke: bool = False
     paused: bool = False  # by somebody else, when it was to be frozen
     stopped: bool = False
+
+    def close(self) -> None:
+        """Let go of what was shared with it, but for what it wrote."""
+        self.log.close()
+        self.link.close()
+        os.close(self.pidfd)
+        if self.keys is not None:
+            self.keys.close()
 
 
 class Host:
@@ -79,24 +90,46 @@ class Host:
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, Child] = {}
         self._case = -1
+        self._dismissed = False
 
-    def serve(self) -> None:
-        """Answer the controller until it closes the connection or says Bye; no rank is left
-        then.
+    def serve(self) -> bool:
+        """Answer the controller until it closes the connection or says Bye (True); no rank is left
+        then. Raises ConnectionError if the connection or the controller's machine is lost.
         """
         self._selector.register(self._wire, selectors.EVENT_READ, self._answer)
         try:
-            going_on = True
-            while going_on:
-                for key, _ in self._selector.select():
-                    going_on = key.data() is not False and going_on
+            while self._serve_round():
+                pass
         finally:
-            for child in self._children.values():
-                os.kill(child.pid, signal.SIGKILL)
+            self._end_all()
+        return self._dismissed
+
+    def _serve_round(self) -> bool:
+        """What is to be done now; False once the controller has gone."""
+        far = isinstance(self._wire, FarWire)
+        going_on = True
+        for key, _ in self._selector.select(LOOK_S if far else None):
+            going_on = key.data() is not False and going_on
+        if isinstance(self._wire, FarWire):
+            self._wire.listen()
+        return going_on
+
+    def _end_all(self) -> None:
+        for child in self._children.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+        for child in self._children.values():
+            os.waitpid(child.pid, 0)
+            child.close()
+            os.close(child.stack_fd)
+            os.close(child.output_fd)
+        self._wire.close()
+        self._selector.close()
 
     def _answer(self) -> bool:
         message = self._wire.receive()
         if message is None or isinstance(message, Bye):
+            self._dismissed = message is not None
             return False
         if isinstance(message, RunCase):
             self._start(message)
@@ -110,6 +143,8 @@ class Host:
             self._freeze()
         elif isinstance(message, Stop) and message.case == self._case:
             self._stop()
+        elif isinstance(message, StoreAnswer) and message.case == self._case:
+            self._hand_on(message)
         return True
 
     def _start(self, order: RunCase) -> None:
@@ -127,10 +162,15 @@ class Host:
             self._selector.register(
                 child.pidfd, selectors.EVENT_READ, lambda c=child: self._reap(c)
             )
+            if child.keys is not None:
+                self._selector.register(
+                    child.keys, selectors.EVENT_READ, lambda c=child: self._pass_on(c)
+                )
 
     def _fork(self, scenario: Scenario, rank: int, order: RunCase) -> Child:
         log = SharedLog(order.log_bytes)
         ours, theirs = socket.socketpair()
+        keys = None if order.store else socket.socketpair()
         output_fd, stack_fd = os.memfd_create("output"), os.memfd_create("stack")
         host = os.getpid()
         pid = os.fork()
@@ -140,9 +180,18 @@ class Host:
             ours.close()
             os.dup2(output_fd, 1)
             os.dup2(output_fd, 2)
-            self._run_rank(RankSeat(scenario, rank, order.store, log, theirs, stack_fd))
+            theirs_keys = keys[1] if keys else None
+            self._run_rank(
+                RankSeat(
+                    scenario, rank, order.case, order.store, theirs_keys, log, theirs, stack_fd
+                )
+            )
         theirs.close()
-        return Child(rank, pid, os.pidfd_open(pid), log, ours, output_fd, stack_fd)
+        child = Child(rank, pid, os.pidfd_open(pid), log, ours, output_fd, stack_fd)
+        if keys:
+            keys[1].close()
+            child.keys = Wire(keys[0])
+        return child
 
     def _hear(self, child: Child) -> None:
         if self._children.get(child.rank) is not child:
@@ -158,6 +207,24 @@ class Host:
             self._wire.send(Broke(self._case, child.rank))
         else:  # the link closed: the pidfd tells how the rank ended
             self._selector.unregister(child.link)
+
+    def _pass_on(self, child: Child) -> None:
+        """A rank's call on the store, to the controller."""
+        if self._children.get(child.rank) is not child:
+            return
+        assert child.keys is not None
+        ask = child.keys.receive()
+        if ask is None:  # it has ended: the pidfd tells how
+            self._selector.unregister(child.keys)
+        else:
+            self._wire.send(ask)
+
+    def _hand_on(self, answer: StoreAnswer) -> None:
+        """What the store answers, to the rank that asked."""
+        child = self._children.get(answer.rank)
+        if child is not None and child.keys is not None:
+            with contextlib.suppress(OSError):  # it is gone already; its pidfd tells
+                child.keys.send(answer)
 
     def _tell(self, byte: bytes) -> None:
         for child in self._children.values():
@@ -205,8 +272,8 @@ class Host:
         del self._children[child.rank]
         _, status = os.waitpid(child.pid, 0)
         exit_kind, signum, trouble = _how_it_ended(child, status)
-        for fd in (child.link, child.pidfd):
-            if fd in self._selector.get_map():
+        for fd in (child.link, child.pidfd, child.keys):
+            if fd is not None and fd in self._selector.get_map():
                 self._selector.unregister(fd)
         stack = _slurp(child.stack_fd)
         ended = Ended(
@@ -220,9 +287,7 @@ class Host:
             output=_slurp(child.output_fd),
             trouble=trouble,
         )
-        child.log.close()
-        child.link.close()
-        os.close(child.pidfd)
+        child.close()
         self._wire.send(ended)
 
 
@@ -248,26 +313,6 @@ def _slurp(fd: int) -> str:
     return text
 
 
-def _connect() -> Wire:
-    fleet = json.loads(Path(os.environ[FLEET_FILE_ENV]).read_text())
-    where = (fleet["host"], fleet["port"])
-    try:
-        connection = socket.create_connection(where, timeout=_CONNECT_TIMEOUT_S)
-    except OSError as error:
-        raise SystemExit(
-            f"testbed host: no controller at {where[0]}:{where[1]} ({error})"
-        ) from error
-    connection.settimeout(None)
-    wire = Wire(connection)
-    index = int(os.environ.get("RANK", "0"))
-    wire.send(Hello(fleet["token"], __version__, index, os.getpid()))
-    answer = wire.receive()
-    if not isinstance(answer, Welcome):
-        why = answer.why if isinstance(answer, Refused) else "it closed the connection"
-        raise SystemExit(f"testbed host {index}: refused by the controller: {why}")
-    return wire
-
-
 def main() -> None:
     """Entry point of ``python -m testbed.world.host``, as torchrun starts it."""
     die_with_parent(os.getppid())
@@ -279,20 +324,50 @@ def main() -> None:
 
 
 def serve(prepare: Callable[[str], None], run_rank: RunRank) -> NoReturn:
-    """Connect to the controller and be a Host until it is gone; ends the process."""
-    wire = _connect()
+    """Find the controller and be a Host until it needs none any more; ends the process."""
+    try:
+        fleet = fleet_file.from_environment()
+    except BadInput as error:
+        sys.exit(f"testbed host: {error}")
+    wire = call(fleet)
     gc.collect()
     gc.freeze()  # keeps the children from copying every page the collector would touch
+    given = os.environ.get(_INTERFACE_ENV, "")
     status = 1
     try:
-        Host(wire, prepare, run_rank).serve()
+        while True:
+            os.environ[_INTERFACE_ENV] = given or _interface(wire)
+            if _is_over(Host(wire, prepare, run_rank), fleet):
+                break
+            wire = call(fleet)
         status = 0
-    except ConnectionError:
-        status = 0  # the controller is gone, and serve() has ended the ranks
+    except SystemExit as refused:
+        print(refused, file=sys.stderr, flush=True)
+        os._exit(status)
     finally:
         if status:
             traceback.print_exc()
         os._exit(status)  # no finalisers: torch's may wait for threads that a fork has cut off
+
+
+def _interface(wire: Wire) -> str:
+    """Where the ranks' own connections go: the way to the controller leads to the other nodes."""
+    address = wire.socket.getsockname()[0]
+    name = interface_of(address)
+    if not name:
+        raise SystemExit(
+            f"testbed host: no interface has the address {address}: set {_INTERFACE_ENV} to one"
+        )
+    return name
+
+
+def _is_over(host: Host, fleet: FleetFile) -> bool:
+    """Serve the controller; whether this host is done for good then, all its ranks ended."""
+    try:
+        dismissed = host.serve()
+    except ConnectionError:  # the controller is gone, or cannot be reached
+        dismissed = False
+    return dismissed or not fleet.nodes
 
 
 if __name__ == "__main__":

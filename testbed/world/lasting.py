@@ -11,12 +11,11 @@ from testbed.scenario import Scenario
 
 
 class AnyFleet(Protocol):
-    """What is asked of a fleet: ``Fleet`` itself, or a test's stand-in. A context manager.
+    """What is asked of a fleet: ``Fleet`` itself, or a test's stand-in. A context manager."""
 
-    lost: why it can run no further case, "" while it can.
-    """
-
-    lost: str
+    @property
+    def lost(self) -> str:
+        """Why it can run no further case, "" while it can."""
 
     def __enter__(self) -> "AnyFleet": ...
 

@@ -22,12 +22,15 @@ EXIT_RAISED, EXIT_TROUBLE = 81, 82
 @dataclass(frozen=True)
 class RankSeat:
     """A forked rank's number and case, and what it shares with its host. store: folder of the
-    FolderStore.
+    FolderStore; where it is empty ``keys`` leads to the store that the controller holds for the
+    case of that number.
     """
 
     scenario: Scenario
     rank: int
+    case: int
     store: str
+    keys: socket.socket | None
     log: SharedLog
     link: socket.socket
     stack_fd: int

@@ -21,12 +21,16 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hello(Message, frozen=True, tag=True):
-    """host -> controller, first: who it is."""
+    """host -> controller, first: who it is. node, machine: the number of its node, and the
+    machine's own name, where hosts are started elsewhere.
+    """
 
     token: str
     version: str
     host: int
     pid: int
+    node: int = 0
+    machine: str = ""
 
 
 class Welcome(Message, frozen=True, tag=True):
@@ -41,7 +45,7 @@ class Refused(Message, frozen=True, tag=True):
 
 class RunCase(Message, frozen=True, tag=True):
     """controller -> host: fork these ranks for this case. store: folder of the case's
-    FolderStore.
+    FolderStore; empty where the ranks share none, and ask the controller (StoreAsk).
     """
 
     case: int
@@ -143,6 +147,33 @@ class Trouble(Message, frozen=True, tag=True):
     why: str
 
 
+class StoreAsk(Message, frozen=True, tag=True):
+    """rank -> host -> controller: a call on the case's store. number: of the rank's asks, for the
+    answer. op: set (one key), add (one key), wait (until every key is set; with the first one's
+    value) or check.
+    """
+
+    case: int
+    rank: int
+    number: int
+    op: str
+    keys: list[str]
+    value: bytes = b""
+    amount: int = 0
+
+
+class StoreAnswer(Message, frozen=True, tag=True):
+    """controller -> host -> rank: the outcome of that ask. value: what wait found. count: the sum
+    after add; for check whether (1 or 0) every key is set.
+    """
+
+    case: int
+    rank: int
+    number: int
+    value: bytes = b""
+    count: int = 0
+
+
 class Bye(Message, frozen=True, tag=True):
     """controller -> host: the fleet is closing, exit."""
 
@@ -163,6 +194,8 @@ _ANY = (
     | Probe
     | Probed
     | Trouble
+    | StoreAsk
+    | StoreAnswer
     | Bye
 )
 _encode = msgspec.msgpack.Encoder().encode
@@ -179,7 +212,8 @@ class Wire:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
 
     def fileno(self) -> int:
@@ -189,16 +223,18 @@ class Wire:
     def send(self, message: Message) -> None:
         """Send one message. Raises OSError if the other side is gone."""
         payload = _encode(message)
-        self.socket.sendall(_LENGTH.pack(len(payload)) + payload)
+        self._send_all(_LENGTH.pack(len(payload)) + payload)
 
-    def receive(self) -> Any:
-        """One message, or None if the other side has closed. Raises WireError, OSError."""
+    def receive(self, limit: int = MAX_MESSAGE) -> Any:
+        """One message of at most ``limit`` bytes, or None if the other side has closed. Raises
+        WireError, OSError.
+        """
         header = self._exactly(_LENGTH.size)
         if header is None:
             return None
         (length,) = _LENGTH.unpack(header)
-        if length > MAX_MESSAGE:
-            raise WireError(f"a message of {length} bytes is past the limit of {MAX_MESSAGE}")
+        if length > limit:
+            raise WireError(f"a message of {length} bytes is past the limit of {limit}")
         payload = self._exactly(length)
         if payload is None:
             return None
@@ -210,11 +246,17 @@ class Wire:
     def _exactly(self, size: int) -> bytes | None:
         got = bytearray()
         while len(got) < size:
-            part = self.socket.recv(min(size - len(got), 1 << 20))
+            part = self._receive_some(min(size - len(got), 1 << 20))
             if not part:
                 return None
             got += part
         return bytes(got)
+
+    def _send_all(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def _receive_some(self, most: int) -> bytes:
+        return self.socket.recv(most)
 
     def close(self) -> None:
         """Close the connection."""

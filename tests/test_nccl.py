@@ -1,0 +1,211 @@
+"""BACKEND=nccl and DEVICE=cuda on whole cases: everything as on a GPU, but that the GPU is
+``fake_cuda``'s and that gloo stands where NCCL would.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from testbed import catalog, protocols
+from testbed.device import driver
+from testbed.oracles import judge
+from testbed.protocols import Groups
+from testbed.protocols.agreement import TAG
+from testbed.record import RunRecord
+from testbed.scenario import Scenario
+from testbed.topology import Topology
+from testbed.trace.events import MODEL, About, Enter
+from testbed.verdict import Outcome, Verdict
+from testbed.world import over_nccl
+from testbed.world.rank import place_on_machine
+from tests.fake_cuda import FakeCuda
+from tests.rig import Rig, of_kind
+from tests.whole_case import run_case
+
+SOUND = ("batched", "separate", "fused", "deferred", "world")
+
+
+@pytest.fixture(autouse=True)
+def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the ranks forked from here find."""
+    monkeypatch.setattr(driver, "TorchCuda", FakeCuda)
+    monkeypatch.setattr(over_nccl, "BACKEND", "gloo")
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+
+
+def builtin(name: str, topology: str = "pp2tp2", subject: str = "batched") -> Scenario:
+    (scenario,) = catalog.load([name])
+    return scenario.but(topology=Topology.parse(topology), subject=subject)
+
+
+def operations(record: RunRecord, *, model: bool) -> list[Enter]:
+    """Collectives and messages, of the model or of the subject."""
+    return [
+        event
+        for rank in record.ranks
+        for event in of_kind(list(rank.events), Enter)
+        if (event.caller == MODEL) == model and not event.op.startswith("wait")
+    ]
+
+
+def told(verdict: Verdict) -> tuple[object, ...]:
+    return (verdict.outcome, verdict.oracle, verdict.step, verdict.ranks, verdict.summary)
+
+
+def test_the_model_goes_over_nccl_and_the_agreement_over_gloo(tmp_path: Path) -> None:
+    record = run_case(builtin("skew-followers-slower-1").but(backend="nccl"), tmp_path)
+
+    model, agreement = (operations(record, model=of_model) for of_model in (True, False))
+    assert {call.op for call in model} == {"all_reduce", "isend", "recv"}
+    assert all(call.group.endswith("@nccl") for call in model)
+    assert agreement
+    assert not any(call.group.endswith("@nccl") for call in agreement)
+    assert judge(record).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("subject", SOUND)
+def test_the_agreement_may_go_over_nccl_too(subject: str, tmp_path: Path) -> None:
+    scenario = builtin("storage-clean", subject=subject)
+    record = run_case(scenario.but(backend="nccl", agree_on="nccl", device="cuda"), tmp_path)
+
+    agreement = operations(record, model=False)
+    assert agreement
+    assert all(call.group.endswith("@nccl") for call in agreement)
+    assert record.promises["budget"] == subject  # so its oracle had something to hold it to
+    assert judge(record).outcome is Outcome.OK
+
+
+def test_without_tags_a_pair_of_ranks_has_one_stream_of_messages(tmp_path: Path) -> None:
+    scenario = builtin("skew-followers-slower-1", "pp2tp1")
+    record = run_case(scenario.but(backend="nccl", agree_on="nccl"), tmp_path)
+
+    sender, receiver = (of_kind(list(rank.events), Enter) for rank in record.ranks)
+    sent = [(call.ordinal, call.tag, call.caller) for call in sender if call.op == "isend"]
+    received = [(call.ordinal, call.tag, call.caller) for call in receiver if call.op == "recv"]
+    assert [ordinal for ordinal, _, _ in sent] == list(range(2 * scenario.steps))
+    assert len({tag for _, tag, _ in sent}) == 2
+    assert received == sent
+
+
+def test_without_tags_a_stage_that_runs_behind_takes_counts_for_activations(
+    tmp_path: Path,
+) -> None:
+    """It asks for the next microbatch before the agreement of this step: over gloo two tags keep
+    the two apart, over NCCL the order alone decides."""
+    scenario = builtin("fault-microbatch-lag").but(backend="nccl", device="cuda")
+    apart, mixed = (
+        judge(run_case(scenario.but(agree_on=agree_on), _folder(tmp_path, agree_on)))
+        for agree_on in ("gloo", "nccl")
+    )
+
+    assert apart.outcome is Outcome.OK
+    assert (mixed.outcome, mixed.oracle, mixed.step) == (Outcome.VIOLATION, "pairing", 0)
+    assert mixed.summary == (
+        "pp[tp0]@nccl 0->2: rank 2: received it as float32[64] under tag 0: NCCL knows no tags, "
+        f"only the order; rank 0: sent int32[2] under tag {TAG}"
+    )
+
+
+def test_context_parallel_ranks_reduce_over_nccl_as_well(tmp_path: Path) -> None:
+    scenario = builtin("skew-cp-peer-slower-3", "pp2tp1cp2")
+    record = run_case(scenario.but(backend="nccl", agree_on="nccl"), tmp_path)
+
+    reduced = {call.group for call in operations(record, model=False) if call.op == "all_reduce"}
+    assert reduced == {"cp[pp0tp0]@nccl"}
+    assert judge(record).outcome is scenario.expected.verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "subject"),
+    [
+        ("skew-followers-slower-3", "batched"),
+        ("skew-followers-faster", "separate"),
+        ("skew-followers-ms", "fused"),
+        ("storage-sidecar", "batched"),
+        ("prefill-3k5", "batched"),
+        ("claim-one-agreement", "separate"),
+        ("none-controller-leader", "batched"),
+        ("bug-no-wait", "bug:no-wait"),
+        ("bug-any-ready", "bug:any-ready"),
+        ("fault-out-of-order-follower", "batched"),
+        ("skew-followers-slower-3", "sglang==0.5.19"),
+    ],
+)
+def test_real_events_end_in_the_verdict_of_fake_ones(
+    name: str, subject: str, tmp_path: Path
+) -> None:
+    scenario = builtin(name, subject=subject)
+
+    fake, real = (
+        run_case(scenario.but(device=device), _folder(tmp_path, device))
+        for device in ("cpu", "cuda")
+    )
+
+    assert told(judge(real)) == told(judge(fake))
+    assert judge(real).outcome is scenario.expected.verdict
+
+
+class Reduced(Exception):
+    """An all_reduce was given a tensor."""
+
+
+@pytest.mark.parametrize("protocol", protocols.REGISTRY)
+@pytest.mark.parametrize("stages", [1, 2])
+def test_every_protocol_reduces_where_its_groups_want_the_tensors(
+    protocol: str, stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_reduce(tensor: torch.Tensor, **_: object) -> None:
+        raise Reduced(tensor.device.type)
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    group: Any = object()
+    elsewhere = torch.device("meta")
+    groups = Groups(Topology(stages, 2, 1), 0, tp=group, pp=group, world=group, device=elsewhere)
+    rig = Rig(protocol, groups=groups)
+    rig.write([1])
+
+    with pytest.raises(Reduced, match="meta"):
+        rig.step()
+
+
+def _folder(parent: Path, name: str) -> Path:
+    folder = parent / name
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(("rank", "place"), [(1, 1), (3, 1), (5, 3), (7, 3)])
+def test_a_rank_knows_its_place_among_those_of_its_machine(
+    rank: int, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines with two hosts each: the second host of either has ranks 1 and 5, or 3 and 7."""
+    for name, value in (("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2"), ("WORLD_SIZE", "4")):
+        monkeypatch.setenv(name, value)
+
+    assert place_on_machine(rank) == place
+
+
+def test_the_record_says_what_it_ran_on(tmp_path: Path) -> None:
+    record = run_case(builtin("skew-followers-slower-1", "pp1tp1").but(device="cuda"), tmp_path)
+
+    (about,) = of_kind(list(record.ranks[0].events), About)
+    assert about.versions["gpu"] == "no GPU"
+    assert "nccl" in about.versions
+
+
+def test_only_one_module_calls_cuda_and_only_a_rank_makes_a_device() -> None:
+    """A host forks, so it must never initialise CUDA."""
+    root = Path(over_nccl.__file__).parents[1]
+    sources = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*.py")}
+
+    def using(text: str) -> set[str]:
+        return {name for name, source in sources.items() if text in source}
+
+    # The others only speak of it.
+    assert using("= torch.cuda") == {"device/driver.py"}
+    assert using("torch.cuda.") <= {"device/driver.py", "device/cuda.py", "events.py"}
+    assert using("TorchCuda(") == {"device/cuda.py"}
+    assert using("CudaDevice(") == {"world/rank.py", "bench_copies.py"}  # which forks nothing
