@@ -26,7 +26,7 @@ MEANINGS = {
     "C": "crash",
     "H": "hang",
     "E": "error of the testbed, nothing said of the subject",
-    UNFIT: "the subject lacks what the scenario calls",
+    UNFIT: "the subject lacks what the scenario needs",
 }
 """By a mark's first character, in the order of the legend."""
 
@@ -53,7 +53,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Unfit(msgspec.Struct, frozen=True):
-    """A pair that makes no sense: the subject lacks what the scenario calls."""
+    """A pair that makes no sense: the subject lacks what the scenario needs."""
 
     scenario: str
     subject: str

@@ -31,7 +31,7 @@ class Unfilled(NamedTuple):
 
 
 class Unfit(NamedTuple):
-    """A pair that makes no sense: the subject lacks what the scenario calls. reason: one line."""
+    """A pair that makes no sense: the subject lacks what the scenario needs. reason: one line."""
 
     scenario: Scenario
     reason: str

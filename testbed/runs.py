@@ -28,6 +28,7 @@ import msgspec
 from testbed import faults, record, subjects, workloads
 from testbed.device import gpus
 from testbed.errors import BadInput, brief, naming, shortened
+from testbed.faults.no_controller import NoController
 from testbed.oracles import REGISTRY, check_claims, judge
 from testbed.record import RunRecord
 from testbed.scenario import Expect, Scenario
@@ -265,6 +266,18 @@ def prepare(scenario: Scenario, where: str = "") -> None:
         _check_expectations(scenario)
         subjects.prepare(scenario.subject)
         subjects.check_calls(scenario.subject, (spec.call for spec in scenario.calls))
+        subjects.check_needs(scenario.subject, _needs(scenario))
+
+
+def _needs(scenario: Scenario) -> Iterator[subjects.Need]:
+    """What its subject must have for the run to say anything of it."""
+    listed = faults.parse(scenario.faults)
+    if scenario.storage:
+        yield "storage"
+    if faults.adapted(listed, scenario).sidecars:
+        yield "sidecars"
+    if any(isinstance(fault, NoController) for fault in listed):
+        yield "no-controller"
 
 
 def _check_sidecars(scenario: Scenario) -> None:

@@ -76,6 +76,38 @@ def test_what_a_release_does_not_have_is_refused_before_anything_runs() -> None:
     subjects.check_calls("batched", ["flush"])
 
 
+@pytest.mark.parametrize(
+    ("subject", "changes", "said"),
+    [
+        ("sglang==0.5.12", {}, "has no part for storage"),
+        ("sglang==0.5.18:hiradix", {"sidecars": [{"name": "swa"}]}, "has no pools beside"),
+        ("sglang==0.5.18:hiradix", {"faults": [{"kind": "extra-pool"}]}, "has no pools beside"),
+        ("sglang==0.5.18:hiradix", {"faults": [{"kind": "no-controller"}]}, "always has a trans"),
+    ],
+)
+def test_what_a_class_has_no_part_for_is_refused_before_anything_runs(
+    subject: str, changes: dict[str, Any], said: str
+) -> None:
+    case = scenario(subject=at_hand(subject), **changes)
+
+    with pytest.raises(BadInput, match=rf"scenario calls: subject {subject} {said}"):
+        runs.prepare(case)
+
+
+@pytest.mark.parametrize(
+    ("subject", "changes"),
+    [
+        ("sglang==0.5.12", {"storage": False, "workload": {"kind": "scripted"}}),
+        ("sglang==0.5.12:hiradix", {}),
+        ("sglang==0.5.13", {"sidecars": [{"name": "swa"}]}),
+        ("sglang==0.5.18", {"faults": [{"kind": "no-controller"}]}),
+        ("batched", {"faults": [{"kind": "no-controller"}], "sidecars": [{"name": "swa"}]}),
+    ],
+)
+def test_what_a_class_has_a_part_for_is_let_through(subject: str, changes: dict[str, Any]) -> None:
+    runs.prepare(scenario(subject=at_hand(subject) if "==" in subject else subject, **changes))
+
+
 def test_operations_and_queries_inside_a_call_are_told_from_the_checks_own() -> None:
     events = ran(scenario({"call": "flush", "from_step": 2, "until_step": 3}))
 

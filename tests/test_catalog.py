@@ -38,6 +38,17 @@ def test_a_glob_finds_built_ins_in_order(builtin: Path) -> None:
     assert [file.stem for file in catalog.find("skew-*")] == ["skew-one", "skew-two"]
 
 
+def test_a_glob_may_be_absolute(builtin: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for stem in ("b", "a"):
+        (elsewhere / f"{stem}.json").write_text("{}")
+    assert catalog.find(f"{elsewhere}/*.json", base=builtin) == [
+        elsewhere / "a.json",
+        elsewhere / "b.json",
+    ]
+
+
 def test_a_name_that_is_not_there_gets_the_closest_one_offered(builtin: Path) -> None:
     with pytest.raises(BadInput, match=r"skew-ones: no such scenario .*did you mean skew-one\?"):
         catalog.find("skew-ones")

@@ -4,14 +4,16 @@ from typing import Any
 
 import pytest
 
+from testbed.cache import PrefetchOperation
 from testbed.events import Clock
 from testbed.oracles import judge, progress
 from testbed.oracles.view import View
 from testbed.protocols import Batched, Groups, Party
 from testbed.record import RankRecord, RunRecord
-from testbed.scenario import Scenario
+from testbed.scenario import CallSpec, PrefetchStop, Scenario
+from testbed.subjects.minimal import MinimalSubject
 from testbed.topology import Topology
-from testbed.trace.events import Begin, Complete, End, Event, Take
+from testbed.trace.events import Arrived, Begin, Complete, End, Event, Take
 from testbed.trace.recorder import ListRecorder
 from testbed.verdict import Finding, Outcome, Verdict
 from testbed.workloads.assemble import assemble
@@ -267,3 +269,74 @@ def test_under_a_fault_that_stays_it_is_merely_degraded() -> None:
     fault = {"kind": "slow-events", "steps": 2, "from_step": 1}
 
     assert lived(BacksOff, fault).outcome is Outcome.DEGRADED
+
+
+class NeverStops(MinimalSubject):
+    """Hears of every page and never says that a prefetch is over."""
+
+    def _may_stop(self, operation: PrefetchOperation | None) -> bool:
+        return False
+
+
+def asking(subject: type[MinimalSubject], steps: int, from_step: int = 0) -> RunRecord:
+    """A real rank that asks in every step about a prefetch, of which the last page comes in step 3.
+
+    Asked for in step 0, allocated in its check, under way from step 1 on, a step a page.
+    """
+    case = Scenario(
+        name="c",
+        topology=Topology(),
+        storage=True,
+        steps=steps,
+        prefetch=PrefetchStop("wait_complete"),
+        workload={"kind": "scripted", "prefetches": [{"at": 0, "page_after": 1}]},
+        calls=[CallSpec("prefetch-check", from_step)],
+    )
+    clock = Clock()
+    recorder = ListRecorder(clock)
+    rank = assemble(case, 0, clock, recorder, Groups(case.topology, 0))
+    rank.subject.__class__ = subject
+    for _ in range(case.steps):
+        rank.run_step()
+    rank.finish()
+    shares = (RankRecord(0, "done", tuple(recorder.events)),)
+    return RunRecord(case, shares, "finished", 1.0, {})
+
+
+def test_a_prefetch_that_is_complete_and_asked_about_in_vain_starves() -> None:
+    (finding,) = found(asking(NeverStops, steps=6))
+
+    assert (finding.outcome, finding.step, finding.ranks) == (Outcome.DEGRADED, 3, (0,))
+    assert finding.summary == (
+        "prefetch-check: f0 starves: complete on every rank in step 3, "
+        "said to be under way up to step 5"
+    )
+
+
+def test_a_prefetch_counts_as_waiting_from_the_first_question_on() -> None:
+    (finding,) = found(asking(NeverStops, steps=8, from_step=5))
+
+    assert finding.step == 5
+
+
+@pytest.mark.parametrize("steps", [4, 5])
+def test_a_prefetch_that_has_not_waited_for_long_is_not_told(steps: int) -> None:
+    assert found(asking(NeverStops, steps)) == []
+
+
+def test_a_prefetch_that_is_over_when_it_is_complete_is_silent() -> None:
+    assert found(asking(MinimalSubject, steps=8)) == []
+
+
+def test_a_prefetch_that_lacks_a_page_on_one_rank_keeps_nobody_waiting() -> None:
+    record = asking(NeverStops, steps=8)
+    (share,) = record.ranks
+    lacking = tuple(one for one in share.events if not isinstance(one, Arrived))
+    case = record.scenario.but(topology=Topology(tp=2))
+
+    def both(other: tuple[Event, ...]) -> RunRecord:
+        ranks = (share, RankRecord(1, "done", other))
+        return RunRecord(case, ranks, "finished", 1.0, {})
+
+    assert found(both(lacking)) == []
+    assert [finding.ranks for finding in found(both(share.events))] == [(0, 1)]

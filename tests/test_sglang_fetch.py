@@ -13,9 +13,10 @@ import msgspec
 import pytest
 
 from testbed.errors import BadInput, EnvironmentFault
+from testbed.subjects import sglang
 from testbed.subjects.sglang import cache_folder, releases
 from testbed.subjects.sglang.releases import MANIFEST, Release, entries, fetch, opened
-from tests.fake_sglang import VERSION, Pip
+from tests.fake_sglang import FILES, VERSION, Pip
 
 FILE = "srt/mem_cache/cache.py"
 LIMIT_S = 60
@@ -113,6 +114,36 @@ def test_what_is_cached_is_what_a_fetch_need_not_ask_for(release: Release) -> No
     absent.mkdir()
 
     assert releases.cached() == [VERSION]
+
+
+UNIFIED = "sglang/srt/mem_cache/unified_radix_cache.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "that release, which has no UnifiedRadixCache with check_hicache_events; "),
+        ("class UnifiedRadixCache:\n    def match(self): ...\n", "that release, which has no "),
+        (
+            "class UnifiedRadixCache:\n    def check_hicache_events(self): ...\n",
+            "UnifiedRadixCache of that release; ",
+        ),
+    ],
+)
+def test_a_release_in_the_cache_is_not_called_what_it_has_not(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    if text:
+        monkeypatch.setitem(FILES, UNIFIED, text)
+    release = fetch(VERSION)
+
+    assert sglang.known()[f"sglang=={VERSION}"].startswith(told)
+
+    spoil_file(release)
+    spoilt = sglang.known()[f"sglang=={VERSION}"]
+    assert spoilt.startswith("that release, of which nothing is known; ")
+    assert "will be fetched again" in spoilt
+    assert pip.calls == 1
 
 
 def test_versions_are_listed_by_value_and_a_post_release_after_what_it_mends() -> None:

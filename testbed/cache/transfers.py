@@ -19,7 +19,7 @@ from testbed.cache.pools import HostPools, PagePool
 from testbed.cache.prefetch import PrefetchKey, PrefetchOperation
 from testbed.cache.tree import Node
 from testbed.events import FakeEvent, Readiness, ScriptedEvent, block_for_ever
-from testbed.trace.events import Block, Start, Sync, Synced, Take
+from testbed.trace.events import Arrived, Block, Start, Sync, Synced, Take
 from testbed.trace.recorder import HasStep, Recorder
 
 # A subject asks no event of this one; it is recorded nowhere.
@@ -454,6 +454,8 @@ class TransferController:
         for operation in self._fetching:
             self._arrive(operation)
             done = operation.arrived_tokens == len(operation.events) * self.cache.sizes.page_tokens
+            if done and not operation.terminated:
+                self._recorder.add(Arrived, operation.request_id)
             if done or operation.terminated:
                 self._end_fetch(operation)
             else:

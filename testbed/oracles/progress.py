@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from testbed.oracles import prefetch_progress
 from testbed.oracles.sides import named, singled_out
 from testbed.oracles.view import QUEUES, RankView, View, acks
 from testbed.verdict import Finding, Outcome
@@ -49,7 +50,8 @@ class Overdue(NamedTuple):
 
 def check(view: View) -> Iterable[Finding]:
     """No ACK waits ready for more than ``progress_within`` steps, and no storage item on every
-    rank of a stage lies longer than that.
+    rank of a stage lies longer than that; no prefetch that is complete on every rank is asked about
+    in vain for longer than that.
 
     What starves although the last fault ended more than ``progress_within`` steps before the run is
     a violation, told for the step from which on it could have been completed.
@@ -64,6 +66,8 @@ def check(view: View) -> Iterable[Finding]:
         yield from _acks_left(view, queue)
     for stage in range(view.topology.pp):
         yield from _items_left(view, stage)
+    for waiting in prefetch_progress.overdue(view):
+        yield _prefetch_finding(waiting, list(view.ranks))
 
 
 def _acks_left(view: View, queue: str) -> Iterator[Finding]:
@@ -242,4 +246,15 @@ def _item_finding(queue: str, stage: int, since: int, ranks: list[int]) -> Findi
         f"{queue}: {named(ranks)}: items on all of stage {stage} since step {since}, none taken"
     )
     divergence = singled_out(since, queue, did, ranks)
+    return Finding(NAME, Outcome.DEGRADED, since, tuple(ranks), summary, divergence)
+
+
+def _prefetch_finding(waiting: prefetch_progress.Waiting, ranks: list[int]) -> Finding:
+    key, since, told = waiting
+    did = dict.fromkeys(ranks, f"has all pages of {key}, heard that it is under way")
+    summary = (
+        f"prefetch-check: {key} starves: complete on every rank in step {since}, "
+        f"said to be under way up to step {told}"
+    )
+    divergence = singled_out(since, "prefetch-check", did, ranks)
     return Finding(NAME, Outcome.DEGRADED, since, tuple(ranks), summary, divergence)

@@ -9,6 +9,7 @@ from testbed.topology import GroupSpec, Topology, has_tags, without_backend
 from testbed.trace.events import (
     MODEL,
     Answer,
+    Arrived,
     Begin,
     Block,
     Call,
@@ -106,11 +107,13 @@ class RankStep:
     """One rank's share of one scheduler step. ``end`` is None where it was cut short in it.
 
     queries / asked: events asked by the check, and by what the loop called besides it. answers: of
-    those calls. written_back: keys among the completes that such a call waited for by itself.
+    those calls. arrived: requests whose prefetch got its last page. written_back: keys among the
+    completes that such a call waited for by itself.
     """
 
     __slots__ = (
         "answers",
+        "arrived",
         "asked",
         "begin",
         "blocks",
@@ -139,6 +142,7 @@ class RankStep:
         self.evicts: list[Evict] = []
         self.requests: list[Request] = []
         self.answers: list[Answer] = []
+        self.arrived: list[str] = []
         self.asked: list[Query] = []
         self.written_back: list[str] = []
 
@@ -262,6 +266,8 @@ class RankView:
             share.evicts.append(event)
         elif isinstance(event, Request):
             share.requests.append(event)
+        elif isinstance(event, Arrived):
+            share.arrived.append(event.key)
         elif isinstance(event, Block):
             share.blocks.append(event)
         elif isinstance(event, Fired):

@@ -14,7 +14,7 @@ from testbed.errors import BadInput, brief
 from testbed.protocols import Groups
 from testbed.scenario import Call, Scenario
 from testbed.subjects import bugs, own, sglang
-from testbed.subjects.base import Map, Subject
+from testbed.subjects.base import Map, Need, Subject
 from testbed.subjects.minimal import MinimalSubject
 from testbed.subjects.sglang import RELEASE, check_form, fetched
 
@@ -22,12 +22,14 @@ __all__ = [
     "RELEASE",
     "Map",
     "MinimalSubject",
+    "Need",
     "Subject",
     "available",
     "cached",
     "check",
     "check_calls",
     "check_form",
+    "check_needs",
     "fetched",
     "make",
     "places_tensors",
@@ -36,6 +38,13 @@ __all__ = [
     "source",
     "versions",
 ]
+
+
+_UNMET: dict[Need, str] = {
+    "storage": 'has no part for storage: leave "storage" off',
+    "sidecars": "has no pools beside the KV cache's own: leave sidecars and extra-pool out",
+    "no-controller": "always has a transfer controller: leave no-controller out",
+}
 
 
 def available() -> dict[str, str]:
@@ -105,6 +114,15 @@ def check_calls(name: str, wanted: Iterable[Call]) -> None:
         if sglang.is_lifted(name) and call not in sglang.offers(name):
             has = ", ".join(sglang.offers(name)) or "none"
             raise BadInput(f"subject {name} has no {call} to call (it has: {has})")
+
+
+def check_needs(name: str, needs: Iterable[Need]) -> None:
+    """Raises BadInput where the class of a release or checkout lacks what a scenario needs, so that
+    a run would say nothing of it; otherwise as ``prepare``.
+    """
+    for need in needs:
+        if sglang.is_lifted(name) and need not in sglang.meets(name):
+            raise BadInput(f"subject {name} {_UNMET[need]}, or choose another subject")
 
 
 def versions(name: str) -> dict[str, str]:

@@ -10,6 +10,10 @@ Calls = Mapping[Call, Callable[[str], object]]
 """What a scenario's ``calls`` may call of a subject besides its check. Each is given the key of the
 request or load it is about, "" for none; a question returns whether the answer is yes."""
 
+Need = Literal["storage", "sidecars", "no-controller"]
+"""What a scenario may need that not every class has: a part for storage, pools beside the KV
+cache's own, being without a transfer controller."""
+
 Map = Literal["write", "load", "backup", "prefetch"]
 
 

@@ -292,6 +292,14 @@ class Measured(NamedTuple):
     figures: dict[str, Any]
 
 
+class Arrived(NamedTuple):
+    """All pages that storage had for a prefetch are in the host pool. key: its request."""
+
+    step: int
+    t_us: int
+    key: str
+
+
 Event = (
     Begin
     | End
@@ -315,6 +323,7 @@ Event = (
     | Call
     | Answer
     | Measured
+    | Arrived
 )
 
 EVENT_TYPES: tuple[type[Event], ...] = (
@@ -340,6 +349,7 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     Call,
     Answer,
     Measured,
+    Arrived,
 )
 CODES: dict[type[Event], int] = {kind: code for code, kind in enumerate(EVENT_TYPES)}
 

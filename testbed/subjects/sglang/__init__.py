@@ -14,10 +14,11 @@ from typing import NamedTuple
 from testbed.cache import KVCache, TransferController
 from testbed.protocols import Groups
 from testbed.scenario import Call, Scenario
+from testbed.subjects.base import Need
 from testbed.subjects.sglang import checkout, names, releases
 from testbed.subjects.sglang.hiradix import HIRADIX, HiRadixSubject
 from testbed.subjects.sglang.lift import LiftError
-from testbed.subjects.sglang.lifted import CacheClass, Lifted, lift
+from testbed.subjects.sglang.lifted import CacheClass, Lifted, has_class, lift
 from testbed.subjects.sglang.names import RELEASE, is_lifted
 from testbed.subjects.sglang.source import Source
 from testbed.subjects.sglang.subject import LiftedSubject
@@ -34,6 +35,7 @@ __all__ = [
     "known",
     "lifted",
     "make",
+    "meets",
     "offers",
     "versions",
 ]
@@ -108,7 +110,8 @@ def known() -> dict[str, str]:
     told: dict[str, str] = {}
     for version in sorted({*KNOWN, *cached}, key=releases.age):
         state = _state(cached[version]) if version in cached else "not fetched yet"
-        told[f"{names.RELEASE}{version}"] = f"UnifiedRadixCache of that release; {state}"
+        what = "UnifiedRadixCache of that release" if version in KNOWN else _seen(cached[version])
+        told[f"{names.RELEASE}{version}"] = f"{what}; {state}"
     for version in KNOWN_HIRADIX:
         state = _state(cached[version]) if version in cached else "not fetched yet"
         name = f"{names.RELEASE}{version}:{names.HIRADIX}"
@@ -122,6 +125,15 @@ def fetched(name: str) -> str:
     release = releases.fetch(version)
     entry = next(one for one in releases.entries() if one.folder == release.folder)
     return f"{names.RELEASE}{version}: {_state(entry)}"
+
+
+def _seen(entry: releases.Entry) -> str:
+    # The text is looked at and not lifted: a list must not take seconds for each entry.
+    if entry.trouble:
+        return "that release, of which nothing is known"
+    if has_class(releases.opened(entry.version), UNIFIED):
+        return "UnifiedRadixCache of that release"
+    return "that release, which has no UnifiedRadixCache with check_hicache_events"
 
 
 def _state(entry: releases.Entry) -> str:
@@ -154,6 +166,17 @@ def lifted(name: str) -> Lifted:
 def offers(name: str) -> Collection[Call]:
     """What scenarios can have called of the subject besides its check. Raises as ``lifted``."""
     return lifted(name).adapter.calls
+
+
+def meets(name: str) -> Collection[Need]:
+    """The needs of scenarios that the class can meet. Raises as ``lifted``."""
+    adapter = lifted(name).adapter
+    has: dict[Need, bool] = {
+        "storage": adapter.storage,
+        "sidecars": adapter.sidecars,
+        "no-controller": _KINDS[names.parse(name).cache].cache.controller_optional,
+    }
+    return [need for need, met in has.items() if met]
 
 
 def versions(name: str) -> dict[str, str]:

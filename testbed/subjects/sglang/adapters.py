@@ -21,6 +21,8 @@ class Adapter(NamedTuple):
     own. allocates_first: host pages of a prefetch are allocated before storage is asked.
     prefetch_acks: pages that arrived are told through a queue of ACKs, else on the operation.
     checks_by_rid: a prefetch check is given a handle and takes the request id from it.
+    storage: there is a part for storage at all. sidecars: it releases pages of pools beside the KV
+    cache's own.
     calls: the methods that scenarios can have called besides the check, of those that there are.
     """
 
@@ -32,6 +34,8 @@ class Adapter(NamedTuple):
     allocates_first: bool
     prefetch_acks: bool
     checks_by_rid: bool
+    storage: bool
+    sidecars: bool
     calls: dict[Call, str]
 
 
@@ -63,6 +67,8 @@ def adapter_of(cache: LiftedClass) -> Adapter:
         and not cache.mentions("prefetch_hit_queue"),
         prefetch_acks=cache.mentions("ack_prefetch_queue"),
         checks_by_rid=cache.mentions("rid", "check_prefetch_progress"),
+        storage=cache.mentions("ack_backup_queue"),
+        sidecars=cache.mentions("extra_host_mem_release_queues"),
         calls={call: found for call, names in _CALLS.items() if (found := _first(names, cache))},
     )
 

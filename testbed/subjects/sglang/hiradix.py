@@ -92,6 +92,7 @@ HIRADIX = CacheClass(
     roots=_ROOTS,
     needs=_needs,
     seams=_seams,
+    controller_optional=False,  # it makes one itself, whatever it is made with
     # Where events are sent that nobody follows, and a controller of models that none of ours is.
     stand_ins={"StorageMedium": SimpleNamespace(CPU="CPU"), "HybridCacheController": _OtherModels},
 )

@@ -82,6 +82,10 @@ class Library:
         """Whether the release has a file for the module ``name``."""
         return any(self.source.has(path) for path in _paths(name))
 
+    def text(self, name: str) -> str:
+        """Source text of the module ``name``. Raises LiftError if its file was not kept."""
+        return self.source.read(self._path(name))
+
     def _path(self, name: str) -> str:
         for path in _paths(name):
             if self.source.has(path):

@@ -17,8 +17,9 @@ CONTROLLER_MODULE = "sglang.srt.managers.cache_controller"
 class CacheClass:
     """A cache class that can be lifted. roots: methods wanted where it has them, with all that they
     reach. needs: those of the lifted class without which it is no subject. seams: from the
-    attributes that the whole class uses of ``self``, where lifting stops. stand_ins: values for
-    names that its file imports.
+    attributes that the whole class uses of ``self``, where lifting stops. controller_optional:
+    whether a server can have one without a transfer controller. stand_ins: values for names that
+    its file imports.
     """
 
     module: str
@@ -26,6 +27,7 @@ class CacheClass:
     roots: tuple[str, ...]
     needs: Callable[[LiftedClass], Iterable[str]]
     seams: Callable[[frozenset[str]], type[Seams]]
+    controller_optional: bool
     stand_ins: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -43,6 +45,17 @@ class Lifted:
     ack: Callable[..., Any]
     prefetch_ack: Callable[..., Any] | None
     adapter: Adapter
+
+
+def has_class(source: Source, wanted: CacheClass) -> bool:
+    """Whether the class and its check are there, by the text alone: quick, and no promise that they
+    can be lifted. Raises EnvironmentFault for a file that cannot be read.
+    """
+    library = Library(source, {})
+    if not library.has(wanted.module):
+        return False
+    text = library.text(wanted.module)
+    return f"class {wanted.name}" in text and "def check_hicache_events" in text
 
 
 def lift(source: Source, wanted: CacheClass) -> Lifted:

@@ -48,6 +48,7 @@ UNIFIED = CacheClass(
     roots=_ROOTS,
     needs=_needs,
     seams=_seams,
+    controller_optional=True,
 )
 
 
