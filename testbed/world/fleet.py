@@ -23,6 +23,7 @@ from testbed.record import ExitKind, RankRecord, RunRecord
 from testbed.scenario import Scenario, to_object
 from testbed.trace.events import About, Event, Raised
 from testbed.trace.log import entries
+from testbed.trace.mismatch import stuck_in_mismatch
 from testbed.trace.recorder import event_of
 from testbed.trace.waits import Deadlock, prove
 from testbed.world.door import LAST_PORT, Door, Guest
@@ -345,6 +346,7 @@ class Fleet:
         progress, moved_at = -1, time.monotonic()
         before: _Standing = {}
         refuted: _Standing = {}  # a standstill already looked at: an event, a local queue
+        hopeless: _Standing = {}  # one of collectives that do not fit
         while (left := moved_at + patience_s - time.monotonic()) > 0:
             if self._until(case, lambda: len(case.done) == case.size, min(left, self._probe_s)):
                 return "finished"
@@ -357,24 +359,33 @@ class Fleet:
                 progress, moved_at = written, time.monotonic()
             now = case.standing
             if now and now == before and now != refuted:
-                if self._proof(case) is not None:
-                    return "deadlock"
+                events = self._events(case)
+                if events is not None:
+                    if self._proof(case, events) is not None:
+                        return "deadlock"
+                    if len(now) == case.size and stuck_in_mismatch(events, case.scenario.topology):
+                        hopeless = now
                 refuted = now
+            if now and now == hopeless and time.monotonic() - moved_at > _QUIET_S:
+                return "deadline"
             before = now
         return "deadline"
 
-    def _proof(self, case: _Case) -> Deadlock | None:
-        """Prove a deadlock from the logs as they are, then make sure that none of its ranks has
-        moved since.
-        """
+    def _events(self, case: _Case) -> dict[int, list[Event]] | None:
+        """What every rank's log says as of now; None where a rank has none."""
         self._probe(case, whole=True)
         blocks = {rank: ended.block for rank, ended in case.ended.items()}
         blocks |= {rank: probed.block for rank, probed in case.probed.items()}
         if len(blocks) < case.size:
             return None  # a host had no such rank: its trouble is told elsewhere
-        events = {
+        return {
             rank: [event_of(entry) for entry in entries(block)] for rank, block in blocks.items()
         }
+
+    def _proof(self, case: _Case, events: dict[int, list[Event]]) -> Deadlock | None:
+        """Prove a deadlock from the events, then make sure that none of its ranks has moved
+        since.
+        """
         proof = prove(events, case.scenario.topology)
         if proof is None:
             return None
@@ -402,7 +413,8 @@ class Fleet:
             if now != seen:
                 seen, moved_at = now, time.monotonic()
             elif standing and standing != refuted:
-                proof = self._proof(case)
+                events = self._events(case)
+                proof = None if events is None else self._proof(case, events)
                 if proof is not None and case.moving <= proof.dead:
                     return
                 refuted = standing
