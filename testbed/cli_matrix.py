@@ -213,7 +213,7 @@ def _tell(made: Matrix, stream: TextIO) -> None:
 
 def _keep(made: Matrix, options: argparse.Namespace, store: RunStore) -> None:
     """The JSON and the page in the session's folder, and where the options say."""
-    keep(made.cells, made.world, store.folder)
+    keep([_as_finding(cell) for cell in made.cells], made.world, store.folder)
     try:
         write_json(document(made), str(store.folder / _JSON_FILE))
         matrix_page.write(made, store.folder / _HTML_FILE)
@@ -223,6 +223,16 @@ def _keep(made: Matrix, options: argparse.Namespace, store: RunStore) -> None:
         write_json(document(made), options.json)
     if options.html:
         matrix_page.write(made, Path(options.html))
+
+
+def _as_finding(cell: Row) -> Row:
+    """A cell as a row of its session: no failure, since what the scenario expects is written for
+    the scenario's own subject. Only a failure of the testbed's stays one.
+    """
+    if cell["verdict"] == Outcome.ERROR:
+        return cell
+    expected = cell["verdict"]
+    return cell | {"expected": expected, "expectation": "", "as_expected": True, "why_not": ""}
 
 
 def _not_as_pinned(pins: Sequence[Pin], made: Matrix) -> list[str]:
