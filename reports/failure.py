@@ -58,6 +58,8 @@ def report(row: Row, outputs: Mapping[int, str] | None = None) -> str:
 def _sides(majority: tuple[int, ...], minority: tuple[int, ...]) -> str:
     few = f"rank{'s' * (len(minority) > 1)} {', '.join(map(str, minority))}"
     many = f"rank{'s' * (len(majority) > 1)} {', '.join(map(str, majority))}"
+    if len(minority) == len(majority):
+        return f"{few}, or {many}: neither side is the larger one"
     return f"{few}; the protocol went as on {many}"
 
 

@@ -240,6 +240,10 @@ def _not_as_pinned(pins: Sequence[Pin], made: Matrix) -> list[str]:
     what the testbed failed in.
     """
     wrong = []
+    run = {(cell["scenario"], cell["subject"]) for cell in made.cells}
+    run |= {(unfit.scenario, unfit.subject) for unfit in made.unfit}
+    if pins and run.isdisjoint(pin.place for pin in pins):
+        wrong.append("none of these cells is pinned")
     for pin in pins:
         cell = made.cell(*pin.place)
         unfit = made.why_unfit(*pin.place)

@@ -1,8 +1,8 @@
 """``python -m testbed subjects fetch NAME...``: have releases at hand, to go offline with."""
 
-import sys
 from collections.abc import Sequence
 
+from reports.progress import progress
 from testbed import subjects
 from testbed.errors import BadInput
 
@@ -16,7 +16,8 @@ def fetch(names: Sequence[str]) -> None:
         if not name.startswith(subjects.RELEASE):
             raise BadInput(f"subject {name!r} is no release: write {subjects.RELEASE}0.5.19")
         subjects.check_form(name)
-    for place, name in enumerate(names, 1):
-        if sys.stderr.isatty():
-            print(f"[{place}/{len(names)}] {name} ...", end="\r", flush=True, file=sys.stderr)
-        print(subjects.fetched(name), flush=True)
+    with progress("fetch", len(names), unit="releases") as bar:
+        for name in names:
+            bar.now(name)
+            bar.say(subjects.fetched(name))
+            bar.advance()

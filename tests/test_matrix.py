@@ -455,6 +455,15 @@ def test_a_cell_not_as_pinned_ends_in_1_and_says_how(
     )
 
 
+def test_pins_of_none_of_the_cells_are_no_success(folder: Path, capsys: Capture) -> None:
+    other = folder / "other.json"
+    pin = {"scenario": "elsewhere", "subject": "batched", "verdict": "ok"}
+    other.write_bytes(msgspec.json.encode({"cells": [pin]}))
+    arguments = ["--subjects", "fused", "--scenarios", write(folder, scenario("calm"))]
+    assert main(["matrix", *arguments, "--expect", str(other)], FakeFleet) == 1
+    assert "✗ none of these cells is pinned" in capsys.readouterr().out
+
+
 def test_a_pinned_cell_that_the_testbed_fails_in_ends_in_3(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@
     $("none").hidden = shown > 0;
   }
   $("filters").addEventListener("input", filter);
+  $("filters").addEventListener("change", filter);  // all that some drivers of a browser send
   $("filters").addEventListener("submit", (event) => event.preventDefault());
   $("filters").addEventListener("reset", () => requestAnimationFrame(filter));
 

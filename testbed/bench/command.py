@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from reports.progress import progress
 from reports.results import interpreter, write_json
 from testbed import subjects
 from testbed.bench import (
@@ -149,24 +150,25 @@ class _Work:
         sections: dict[str, Any] = {}
         seed, storage = self._options.seed, self._options.storage
         place = (self._topology, seed, storage)
-        for name, plan in self._plans.items():
-            _progress(f"{name} on {self._topology}")
-            if name == "cost":
-                sections[name] = cost.measure(on, plan, *place)
-                sections["overhead"] = cost.overhead(sections[name])
-            elif name == "stall":
-                sections[name] = stall.measure(on, plan, *place)
-            elif name == "throughput":
-                found = throughput.measure(on, plan, *place)
-                sections[name] = throughput.rows(plan, self._topology, found, self._names[0])
-            elif name == "curve":
-                found = throughput.measure(on, plan, *place)
-                sections[name] = throughput.curve(plan, self._topology, found, self._pair)
-            else:
-                over = scaling.topologies(self._options.max_ranks)
-                cores = machine.describe()["cores"]
-                sections[name] = scaling.measure(on, plan, over, cores, seed, storage, _progress)
-        _progress("")
+        with progress("bench", len(self._plans), unit="sections") as bar:
+            for name, plan in self._plans.items():
+                bar.now(f"{name} on {self._topology}")
+                if name == "cost":
+                    sections[name] = cost.measure(on, plan, *place)
+                    sections["overhead"] = cost.overhead(sections[name])
+                elif name == "stall":
+                    sections[name] = stall.measure(on, plan, *place)
+                elif name == "throughput":
+                    found = throughput.measure(on, plan, *place)
+                    sections[name] = throughput.rows(plan, self._topology, found, self._names[0])
+                elif name == "curve":
+                    found = throughput.measure(on, plan, *place)
+                    sections[name] = throughput.curve(plan, self._topology, found, self._pair)
+                else:
+                    over = scaling.topologies(self._options.max_ranks)
+                    cores = machine.describe()["cores"]
+                    sections[name] = scaling.measure(on, plan, over, cores, seed, storage, bar.now)
+                bar.advance()
         return sections
 
     def parameters(self) -> dict[str, Any]:
@@ -230,8 +232,3 @@ def _model(options: argparse.Namespace) -> Model:
         link_latency_us=options.link_latency,
         burn=options.burn,
     )
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", flush=True, file=sys.stderr)

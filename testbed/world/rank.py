@@ -18,11 +18,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, Store  # where the type stubs have them
 
 from testbed import __version__, subjects
+from testbed.cache import TransferController
 from testbed.device import CPU, CudaDevice
 from testbed.errors import EnvironmentFault
 from testbed.events import Clock
 from testbed.protocols.groups import Groups
 from testbed.scenario import Scenario
+from testbed.subjects import sglang
 from testbed.topology import GroupSpec, Topology
 from testbed.trace.events import About, Raised
 from testbed.trace.recorder import LogRecorder
@@ -75,8 +77,7 @@ def run_rank(seat: RankSeat) -> NoReturn:
         inside = shim.failed_op(error) if shim is not None else ""
         recorder.add(Raised, type(error).__name__, str(error), told, inside)
         # Out of a torch.distributed call: the model's traffic meets the subject's mistakes too.
-        by_subject = bool(inside) or _by_subject(error, seat.scenario.subject)
-        if not by_subject:
+        if not (inside or by_subject(error, seat.scenario.subject)):
             os._exit(EXIT_TROUBLE)
         _stay(seat, BROKE)  # inside the except: what the frames hold stays alive, sends above all
         os._exit(EXIT_RAISED)
@@ -173,11 +174,15 @@ def build_groups(
     return groups, names
 
 
-def _by_subject(error: BaseException, subject: str) -> bool:
-    # An exception that never passed through the subject's code is the testbed's own, and so is a
-    # release that cannot be lifted.
+def by_subject(error: BaseException, subject: str) -> bool:
+    """Whether the exception is the subject's fault. One that never passed through its code is the
+    testbed's own, and so is a release that cannot be lifted.
+    """
     if isinstance(error, EnvironmentFault):
         return False
+    # Lifted code that asks our stand-in for a name of its own controller: not its fault either.
+    if isinstance(error, AttributeError) and isinstance(error.obj, TransferController):
+        return not sglang.is_lifted(subject)
     frames = traceback.extract_tb(error.__traceback__)
     own = subjects.source(subject)
     return any(

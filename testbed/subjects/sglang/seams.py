@@ -51,8 +51,8 @@ class Seams:
 
     def __getattr__(self, name: str) -> Any:
         raise AbsentAttribute(
-            f"subject {self.__dict__.get('_subject')}: its code reads self.{name}, which the "
-            "testbed does not give it"
+            f"subject {self.__dict__.get('_subject')}: its code reads self.{name}, which neither "
+            "its class has nor the testbed gives it"
         )
 
     def evict_host(self, num_tokens: int, *_: Any, **__: Any) -> int:
