@@ -7,7 +7,7 @@ import pytest
 from testbed import subjects
 from testbed.subjects.sglang import LiftError
 from testbed.topology import Topology
-from testbed.trace.events import Complete, End, Event, Query, Sync, Take
+from testbed.trace.events import Complete, End, Event
 from tests.rig import Rig, at_hand, of_kind, operations, run_ranks
 
 NO_AGREEMENT = "sglang==0.5.12:hiradix"
@@ -16,78 +16,6 @@ HITS_AFTER_REVOKES = "sglang==0.5.17:hiradix"
 NEWEST = "sglang==0.5.20:hiradix"
 EVERY = pytest.mark.parametrize("name", [NO_AGREEMENT, POLLED_SENDS, HITS_AFTER_REVOKES, NEWEST])
 BOTH = pytest.mark.parametrize("storage", [False, True], ids=["no-storage", "storage"])
-
-
-@EVERY
-@BOTH
-def test_a_write_that_is_ready_is_backed_up_and_unlocked(name: str, storage: bool) -> None:
-    rig = Rig(at_hand(name), storage=storage)
-    node = rig.write([1, 2, 3])
-
-    locked = rig.cache.lock_totals()
-    rig.step()
-
-    assert locked == [1, 0]
-    assert rig.completed() == ["w1"]
-    assert node.backed_up
-    assert rig.cache.lock_totals()[0] == 0
-    assert rig.subject.pending()["write"] == []
-
-
-@EVERY
-@BOTH
-def test_a_load_that_is_ready_is_usable_and_unlocked(name: str, storage: bool) -> None:
-    rig = Rig(at_hand(name), storage=storage)
-    node = rig.load([1, 2])
-
-    locked = rig.cache.lock_totals()
-    rig.step()
-
-    assert locked == [1, 1]
-    assert rig.completed() == ["l1"]
-    assert node.usable_on_device
-    assert rig.cache.lock_totals() == [0, 0]
-    assert rig.subject.pending()["load"] == []
-
-
-@EVERY
-def test_what_is_not_ready_stays_pending_and_locked(name: str) -> None:
-    rig = Rig(at_hand(name))
-    node = rig.write([1], ready_after=2)
-
-    rig.step(2)
-    early = rig.completed(), rig.cache.lock_totals(), rig.subject.pending()["write"]
-    rig.step()
-
-    assert early == ([], [1, 0], [node.id])
-    assert rig.completed() == ["w1"]
-
-
-@EVERY
-def test_a_write_is_waited_for_after_it_was_asked(name: str) -> None:
-    rig = Rig(at_hand(name))
-    rig.write([1])
-
-    rig.step()
-
-    seen = [type(event) for event in rig.recorder.events if isinstance(event, Query | Sync)]
-    assert seen == [Query, Sync]
-
-
-@EVERY
-@BOTH
-def test_both_parts_of_a_node_split_in_flight_are_backed_up(name: str, storage: bool) -> None:
-    rig = Rig(at_hand(name), storage=storage)
-    suffix = rig.write([1, 2, 3, 4], ready_after=1)
-
-    prefix = rig.cache.match_prefix([1, 2, 7]).last_device_node
-    rig.step(4)
-
-    assert prefix is suffix.parent
-    assert prefix.backed_up
-    assert suffix.backed_up
-    assert rig.cache.lock_totals() == [0, 0]
-    assert rig.subject.pending()["backup"] == []
 
 
 @pytest.mark.parametrize(("name", "pages"), [(NO_AGREEMENT, 2), (POLLED_SENDS, 4), (NEWEST, 4)])
@@ -102,22 +30,6 @@ def test_of_a_node_split_in_flight_releases_without_a_publish_list_store_the_low
 
     (operation,) = rig.controller.backups().values()
     assert len(operation.host_indices) == pages * rig.cache.sizes.page_tokens
-
-
-@EVERY
-def test_a_write_goes_on_to_storage_and_its_ack_unlocks_the_host_copy(name: str) -> None:
-    rig = Rig(at_hand(name), storage=True)
-    node = rig.write([1])
-
-    rig.step()
-    in_storage_flight = len(rig.subject.pending()["backup"]), node.host_lock_ref
-    rig.step(2)
-
-    assert in_storage_flight == (1, 1)
-    assert rig.subject.pending()["backup"] == []
-    assert node.host_lock_ref == 0
-    taken = of_kind(rig.recorder.events, Take)
-    assert [(event.queue, event.key) for event in taken] == [("backup", node.key)]
 
 
 @EVERY

@@ -11,10 +11,13 @@ from testbed.trace.events import Query, Sync, Take
 from tests.rig import MINIMAL, RELEASES, Rig, at_hand, of_kind
 
 EVERY = pytest.mark.parametrize("name", MINIMAL + RELEASES)
+# HiRadixCache too, one release of each dialect.
+HIRADIX = [f"sglang=={version}:hiradix" for version in ("0.5.12", "0.5.14", "0.5.17", "0.5.20")]
+EVERY_CLASS = pytest.mark.parametrize("name", [*MINIMAL, *RELEASES, *HIRADIX])
 BOTH = pytest.mark.parametrize("storage", [False, True], ids=["no-storage", "storage"])
 
 
-@EVERY
+@EVERY_CLASS
 @BOTH
 def test_a_write_that_is_ready_is_backed_up_and_unlocked(name: str, storage: bool) -> None:
     rig = Rig(at_hand(name), storage=storage)
@@ -30,7 +33,7 @@ def test_a_write_that_is_ready_is_backed_up_and_unlocked(name: str, storage: boo
     assert rig.subject.pending()["write"] == []
 
 
-@EVERY
+@EVERY_CLASS
 @BOTH
 def test_a_load_that_is_ready_is_usable_and_unlocked(name: str, storage: bool) -> None:
     rig = Rig(at_hand(name), storage=storage)
@@ -46,7 +49,7 @@ def test_a_load_that_is_ready_is_usable_and_unlocked(name: str, storage: bool) -
     assert rig.subject.pending()["load"] == []
 
 
-@EVERY
+@EVERY_CLASS
 def test_what_is_not_ready_stays_pending_and_locked(name: str) -> None:
     rig = Rig(at_hand(name))
     node = rig.write([1], ready_after=2)
@@ -59,7 +62,7 @@ def test_what_is_not_ready_stays_pending_and_locked(name: str) -> None:
     assert rig.completed() == ["w1"]
 
 
-@EVERY
+@EVERY_CLASS
 def test_completing_waits_for_the_acks_own_event_after_asking_it(name: str) -> None:
     rig = Rig(at_hand(name))
     rig.write([1])
@@ -70,7 +73,7 @@ def test_completing_waits_for_the_acks_own_event_after_asking_it(name: str) -> N
     assert seen == [Query, Sync]
 
 
-@EVERY
+@EVERY_CLASS
 @BOTH
 def test_both_parts_of_a_node_split_in_flight_are_backed_up(name: str, storage: bool) -> None:
     rig = Rig(at_hand(name), storage=storage)
@@ -86,7 +89,7 @@ def test_both_parts_of_a_node_split_in_flight_are_backed_up(name: str, storage: 
     assert rig.subject.pending()["backup"] == []
 
 
-@EVERY
+@EVERY_CLASS
 def test_a_write_goes_on_to_storage_and_its_ack_unlocks_the_host_copy(name: str) -> None:
     rig = Rig(at_hand(name), storage=True)
     node = rig.write([1])
