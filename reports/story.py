@@ -21,6 +21,8 @@ from testbed.verdict import Divergence, Outcome
 _INDENT = 14
 _WIDTH = 100
 _LINE_LIMIT = 180
+# What is left out must be worth the gap.
+_SPARED = 60
 _FRAMES = 2
 _NOTES = 3
 _STACKS = 3
@@ -302,7 +304,7 @@ def _few(told: list[str]) -> str:
 
 
 def _short(text: str) -> str:
-    if len(text) <= _LINE_LIMIT:
+    if len(text) <= _LINE_LIMIT + _SPARED:
         return text
     return f"{text[: _LINE_LIMIT // 2].rstrip()} … {text[-_LINE_LIMIT // 2 :].lstrip()}"
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from testbed import protocols, subjects
-from testbed.errors import BadInput
+from testbed.errors import BadInput, EnvironmentFault
 from testbed.subjects import bugs
 from testbed.trace.events import Query, Sync, Take
 from tests.rig import MINIMAL, RELEASES, Rig, at_hand, of_kind
@@ -194,3 +194,11 @@ def test_a_release_tells_its_wheel_and_hash_for_the_record(name: str) -> None:
     assert told["sglang"] == name.removeprefix("sglang==")
     assert told["sglang-wheel"].endswith(".whl")
     assert len(told["sglang-sha256"]) == 64
+
+
+@pytest.mark.parametrize("name", [RELEASES[0], HIRADIX[0]])
+def test_a_name_that_nobody_gives_lifted_code_is_told_with_the_file(name: str) -> None:
+    engine = Rig(at_hand(name)).subject._engine  # type: ignore[attr-defined]
+    file = "hiradix_cache" if name in HIRADIX else "unified_radix_cache"
+    with pytest.raises(EnvironmentFault, match=rf"self\.of_tomorrow, .* in .*/{file}\.py has nor"):
+        _ = engine.of_tomorrow

@@ -48,11 +48,12 @@ class Seams:
 
     _cache: KVCache
     _subject: str
+    _file: str
 
     def __getattr__(self, name: str) -> Any:
         raise AbsentAttribute(
             f"subject {self.__dict__.get('_subject')}: its code reads self.{name}, which neither "
-            "its class has nor the testbed gives it"
+            f"its class in {self.__dict__.get('_file')} has nor the testbed gives it"
         )
 
     def evict_host(self, num_tokens: int, *_: Any, **__: Any) -> int:

@@ -37,6 +37,7 @@ class LiftedSubject:
             **place(groups),
             "_cache": cache,
             "_subject": lifted.source.name,
+            "_file": lifted.module.told,
             "metrics_collector": None,
             "cache_controller": controller,
             # A second is a step, see ``step_time``.
