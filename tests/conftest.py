@@ -3,10 +3,26 @@
 import pytest
 
 from reports.github import VARIABLE
+from testbed.events import Clock
 from testbed.runs import KEEP_VARIABLE
+from testbed.trace.recorder import ListRecorder
 
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (VARIABLE, KEEP_VARIABLE, "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A rank's clock in its first step."""
+    clock = Clock()
+    clock.tick()
+    return clock
+
+
+@pytest.fixture
+def recorder(clock: Clock) -> ListRecorder:
+    """A recorder that keeps its events in a list."""
+    return ListRecorder(clock)

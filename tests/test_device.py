@@ -27,18 +27,6 @@ SPIN = cuda_device.SPIN_MS_PER_STEP
 
 
 @pytest.fixture
-def clock() -> Clock:
-    clock = Clock()
-    clock.tick()
-    return clock
-
-
-@pytest.fixture
-def recorder(clock: Clock) -> ListRecorder:
-    return ListRecorder(clock)
-
-
-@pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """The fake GPU that the next CudaDevice will find, its time standing still."""
     fake = FakeCuda(0, ManualTime())

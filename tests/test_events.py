@@ -11,18 +11,6 @@ from testbed.trace.events import Query, Sync, Synced
 from testbed.trace.recorder import ListRecorder
 
 
-@pytest.fixture
-def clock() -> Clock:
-    clock = Clock()
-    clock.tick()
-    return clock
-
-
-@pytest.fixture
-def recorder(clock: Clock) -> ListRecorder:
-    return ListRecorder(clock)
-
-
 def recorded(clock: Clock, recorder: ListRecorder, readiness: Readiness) -> FakeEvent:
     event = FakeEvent(clock, recorder, "w0", readiness)
     event.record()
