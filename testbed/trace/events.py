@@ -82,6 +82,27 @@ class Enter(NamedTuple):
     site: str = ""
 
 
+class Operation(NamedTuple):
+    """What the calls of one place have in common: an Enter but for step, time, ordinal and values.
+    No event of its own.
+    """
+
+    op: str
+    group: str
+    peer: int
+    tag: int
+    reduce_op: str
+    dtype: str
+    numel: int
+    caller: str
+    shape: Sequence[int]
+    site: str
+
+    def entered(self, step: int, t_us: int, ordinal: int, values: list[int]) -> Enter:
+        """One call of it."""
+        return Enter(step, t_us, ordinal=ordinal, values=values, **self._asdict())
+
+
 class Exit(NamedTuple):
     """The call that was entered last has returned; values as in Enter, after the call."""
 

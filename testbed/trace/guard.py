@@ -68,7 +68,7 @@ class Guard:
         self._buffer = buffer if isinstance(buffer, torch.Tensor) else None
         self._touched: Callable[[str], None] | None = touched
         self._writes = 0 if self._buffer is None else _writes(self._buffer)
-        self._awaited: list[torch.Tensor] = []
+        self._awaited: tuple[torch.Tensor, ...] = ()
         # A parameter or a class of somebody else's must stay what it is.
         if receives and type(buffer) is torch.Tensor:
             self.watch(buffer)
@@ -78,7 +78,7 @@ class Guard:
         tensor.__class__ = Awaited
         assert isinstance(tensor, Awaited)
         tensor.guard = self
-        self._awaited.append(tensor)
+        self._awaited += (tensor,)
 
     def touch(self, how: str) -> None:
         """The buffer was read or written."""

@@ -7,20 +7,22 @@ too, and its buffer is watched until then (``guard``).
 """
 
 import inspect
-import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import CodeType, FrameType
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from testbed.topology import GroupSpec, has_tags
-from testbed.trace.events import Enter, Exit, Group, Touched
+from testbed.trace.callers import Callers, Path
+from testbed.trace.events import Group, Operation, Touched
 from testbed.trace.guard import Awaited, Guard
-from testbed.trace.recorder import Recorder
+from testbed.trace.recorder import OperationRecorder
 
 COLLECTIVES = (
     "all_reduce",
@@ -60,22 +62,9 @@ _RECEIVE = frozenset(
     {"irecv", "all_reduce", "reduce", "broadcast", "scatter", "all_gather_into_tensor"}
 )
 
-# Frames of these rooms, and of torch, are not the subject's own functions. The model's traffic is
-# told by its function, ``model``.
-_NOT_SUBJECT = (
-    "/torch/",
-    "/testbed/trace/",
-    "/testbed/world/",
-    "/testbed/bench/ranks/",
-    "/testbed/workloads/assemble.py",
-    "/testbed/workloads/calls.py",
-    "/testbed/workloads/requests.py",
-    "/testbed/workloads/scripted.py",
-    "/testbed/cache/",
-    "/testbed/subjects/sglang/",
-)
-# What is lifted bears names of files that are nowhere, a checkout's with its folder inside them.
-_LIFTED = "sglang"
+# Operations whose calls are remembered by where they come from and all but their tensor.
+_REMEMBERED = frozenset(MESSAGES) | {"all_reduce", "reduce", "broadcast"}
+_SITES_KEPT = 64
 
 _Tensor, _Work = torch.Tensor, dist.Work
 
@@ -89,19 +78,21 @@ class Shim:
     """Records the torch.distributed calls of one rank.
 
     groups: process group -> its name and global ranks; ``None`` stands for the default group.
+
+    What can be known of a call before it is made is worked out at its first time in one place and
+    remembered (``_Site``): between two ranks that wait for each other every microsecond counts, and
+    after each wait the processor's caches are cold.
     """
 
-    def __init__(self, recorder: Recorder, rank: int, groups: Mapping[Any, GroupSpec]) -> None:
+    def __init__(
+        self, recorder: OperationRecorder, rank: int, groups: Mapping[Any, GroupSpec]
+    ) -> None:
         self._recorder = recorder
-        self._add = recorder.add
+        self._add, self._enter, self._exit = recorder.add, recorder.enter, recorder.exit
         self._rank = rank
         self._groups = dict(groups)
-        self._ordinals: dict[Any, int] = {}
-        self._dtypes: dict[torch.dtype, tuple[str, bool]] = {}
-        # By the id of a code object, which is kept alive: its own hash goes over all it holds.
-        self._is_subject: dict[int, bool] = {}
-        self._codes: list[CodeType] = []
-        self._callers: dict[tuple[int, ...], tuple[str, str]] = {}
+        self._ordinals: dict[Any, Iterator[int]] = {}
+        self._callers = Callers()
         self._failed: tuple[BaseException, str] | None = None
         self._inside = False
 
@@ -114,7 +105,8 @@ class Shim:
         for name in _PLACES:
             call = _through(inside, name, getattr(dist, name))
             end = MESSAGES.get(name)
-            recorded = self._message(name, end, call) if end else self._collective(name, call)
+            told = self._message(name, end) if end else self._collective(name)
+            recorded = self._recorded(name, call, told)
             setattr(dist, name, recorded)
             if end:  # batch_isend_irecv and the object messages find them there
                 setattr(distributed_c10d, name, recorded)
@@ -129,9 +121,57 @@ class Shim:
             seen = seen.__cause__ or seen.__context__
         return ""
 
-    def _collective(self, op: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _recorded(self, op: str, call: Callable[..., Any], told: "_Teller") -> Callable[..., Any]:
+        tensor_of = _picker(_PLACES[op], "tensor", "output_tensor")
+        path_of, enter, leave = self._callers.path, self._enter, self._exit
+        sites: dict[Path, list[_Site]] = {}
+        remembered = op in _REMEMBERED
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if self._inside:  # torch's recv calls its irecv
+                return call(*args, **kwargs)
+            path = path_of(sys._getframe(1))
+            tensor = args[0] if args else None
+            if remembered and type(tensor) is _Tensor:
+                rest = args[1:]
+                for site in sites.get(path, ()):
+                    if (
+                        site.rest == rest
+                        and site.options == kwargs
+                        and site.dtype is tensor.dtype
+                        and site.shape == tensor.shape
+                        and site.is_cpu is tensor.is_cpu
+                    ):
+                        break
+                else:
+                    site = self._site(told(args, kwargs), tensor, path, rest, kwargs)
+                    sites[path] = [*sites.get(path, ())[1 - _SITES_KEPT :], site]
+            else:
+                tensor = tensor_of(args, kwargs)
+                site = self._site(told(args, kwargs), tensor, path, (), kwargs)
+                if isinstance(tensor, Awaited):
+                    tensor.guard.touch("written" if op in _RECEIVE else "read")
+                    site = site.unread()
+            ordinal = next(site.ordinals)
+            values = site.before(tensor)
+            enter(site.known, ordinal, values)
+            self._inside = True
+            try:
+                result = call(*args, **kwargs)
+            except BaseException as error:  # noted for the crash report, and raised on
+                self._failed = (error, op)
+                raise
+            finally:
+                self._inside = False
+            leave(site.after(tensor) if site.after else values)
+            if result is not None and isinstance(result, _Work):
+                return RecordedWork(self, result, site, ordinal, tensor)
+            return result
+
+        return recorded
+
+    def _collective(self, op: str) -> "_Teller":
         places = _PLACES[op]
-        tensor_of = _picker(places, "tensor", "output_tensor")
         group_of, reduce_op_of = _picker(places, "group"), _picker(places, "op")
         root_of = _picker(places, "src", "dst")
         within_of = _picker(places, "group_src", "group_dst")
@@ -139,9 +179,7 @@ class Shim:
         default_op = "SUM" if "op" in places else ""
         default_root = 0 if op in _ROOT_0 else -1
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            if self._inside:  # torch's recv calls its irecv
-                return call(*args, **kwargs)
+        def told(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Told:
             group = self._group(group_of(args, kwargs))
             reduce_op = reduce_op_of(args, kwargs)
             root = default_root
@@ -149,23 +187,18 @@ class Shim:
                 within = within_of(args, kwargs)
                 given = root_of(args, kwargs) if within is None else group.ranks[within]
                 root = root if given is None else given
-            ordinal = self._next(group.name)
             name = default_op if reduce_op is None else _REDUCE_OPS.get(reduce_op, "")
-            what = (op, group.name, ordinal, root, -1, name)
-            return self._run(call, args, kwargs, what, tensor_of(args, kwargs))
+            return _Told(op, group.name, group.name, root, -1, name)
 
-        return recorded
+        return told
 
-    def _message(self, op: str, end: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _message(self, op: str, end: str) -> "_Teller":
         places = _PLACES[op]
-        tensor_of, group_of = _picker(places, "tensor"), _picker(places, "group")
-        tag_of, peer_of = _picker(places, "tag"), _picker(places, end)
-        within_of = _picker(places, f"group_{end}")
+        group_of, tag_of = _picker(places, "group"), _picker(places, "tag")
+        peer_of, within_of = _picker(places, end), _picker(places, f"group_{end}")
         sends = end == "dst"
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            if self._inside:  # torch's recv calls its irecv
-                return call(*args, **kwargs)
+        def told(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Told:
             group = self._group(group_of(args, kwargs))
             tag = int(tag_of(args, kwargs) or 0)
             peer = peer_of(args, kwargs)
@@ -176,10 +209,9 @@ class Shim:
                 peer = -1
             rank, lane = self._rank, tag if has_tags(group.name) else 0
             pipe = (group.name, rank, peer, lane) if sends else (group.name, peer, rank, lane)
-            what = (op, group.name, self._next(pipe), peer, tag, "")
-            return self._run(call, args, kwargs, what, tensor_of(args, kwargs))
+            return _Told(op, group.name, pipe, peer, tag, "")
 
-        return recorded
+        return told
 
     def _new_group(self, call: Callable[..., Any]) -> Callable[..., Any]:
         places = _places(call)
@@ -187,7 +219,7 @@ class Shim:
         local_of = _picker(places, "use_local_synchronization")
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            if self._inside:  # torch's recv calls its irecv
+            if self._inside:
                 return call(*args, **kwargs)
             asked = asked_of(args, kwargs)
             ranks = list(range(dist.get_world_size()) if asked is None else asked)
@@ -196,54 +228,59 @@ class Shim:
                 self._add(Group, makers, ranks)
             else:
                 makers = self._group(None).name
-            what = ("new_group", makers, self._next(makers), -1, -1, "", "", len(ranks))
-            caller, site = self._called_from(2)
-            self._add(Enter, *what, ranks, caller, (), site)
+            caller, site = self._called_from(sys._getframe(1))
+            operation = Operation("new_group", makers, -1, -1, "", "", len(ranks), caller, (), site)
+            self._enter(self._recorder.known(operation), next(self._channel(makers)), ranks)
             made = self._call(call, args, kwargs, "new_group")
-            self._add(Exit, ranks)
+            self._exit(ranks)
             if isinstance(made, dist.ProcessGroup):
                 self._group(made)
             return made
 
         return recorded
 
-    def _run(
+    def _site(
         self,
-        call: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        what: tuple[Any, ...],
+        told: "_Told",
         tensor: Any,
-    ) -> Any:
-        op = what[0]
-        dtype, numel, readable = "", 0, False
-        shape: tuple[int, ...] = ()
+        path: Path,
+        rest: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> "_Site":
+        dtype, numel, shape, is_cpu = None, 0, torch.Size(), False
         if isinstance(tensor, _Tensor):
             numel = tensor.numel()
-            dtype, whole = self._dtype(tensor.dtype)
-            # Reading one from a GPU would synchronise the stream.
-            readable = whole and numel <= VALUES_KEPT and tensor.is_cpu
-            if tensor.dim() > 1:
-                shape = tuple(tensor.shape)
-        caller, site = self._called_from(3)
-        awaited = isinstance(tensor, Awaited)
-        if awaited:
-            tensor.guard.touch("written" if op in _RECEIVE else "read")
-        shown = readable and not awaited
-        values = _listed(tensor) if shown else []
-        self._add(Enter, *what, dtype, numel, values, caller, shape, site)
-        self._inside = True
-        try:
-            result = call(*args, **kwargs)
-        except BaseException as error:  # noted for the crash report, and raised on
-            self._failed = (error, op)
-            raise
-        finally:
-            self._inside = False
-        self._add(Exit, _listed(tensor) if shown and op not in _SEND else values)
-        if result is not None and isinstance(result, _Work):
-            return RecordedWork(self, result, (*what, dtype, numel), shape, tensor, readable)
-        return result
+            dtype, shape, is_cpu = tensor.dtype, tensor.shape, tensor.is_cpu
+        caller, line = self._callers.told(path)
+        op, group, channel, peer, tag, reduce_op = told
+        operation = Operation(
+            op=op,
+            group=group,
+            peer=peer,
+            tag=tag,
+            reduce_op=reduce_op,
+            dtype="" if dtype is None else str(dtype).removeprefix("torch."),
+            numel=numel,
+            caller=caller,
+            shape=shape if len(shape) > 1 else (),
+            site=line,
+        )
+        # Reading one from a GPU would synchronise the stream.
+        readable = dtype in _WHOLE and numel <= VALUES_KEPT and is_cpu
+        before = _reader(tensor) if readable else _unread
+        return _Site(
+            rest=rest,
+            options=options,
+            dtype=dtype,
+            shape=shape,
+            is_cpu=is_cpu,
+            operation=operation,
+            known=self._recorder.known(operation),
+            ordinals=self._channel(channel),
+            before=before,
+            after=before if readable and op not in _SEND else None,
+            receives=op in _RECEIVE and not (op == "broadcast" and peer == self._rank),
+        )
 
     def _call(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], op: str
@@ -257,28 +294,36 @@ class Shim:
         finally:
             self._inside = False
 
-    def guard(self, what: tuple[Any, ...], tensor: Any) -> Guard:
+    def guard(self, site: "_Site", ordinal: int, tensor: Any) -> Guard:
         """Watch the buffer of an operation that goes on after its call has returned."""
-        op, group, ordinal, peer, tag = what[:5]
 
         def touched(how: str) -> None:
-            at = self._called_from(2)
+            op, group, peer, tag = site.operation[:4]
+            at = self._called_from(sys._getframe(1))
             self._add(Touched, how, op, group, ordinal, peer, tag, *at)
 
-        receives = op in _RECEIVE and not (op == "broadcast" and peer == self._rank)
-        return Guard(tensor, touched, receives=receives)
+        return Guard(tensor, touched, receives=site.receives)
 
-    def waited(self, work: "RecordedWork", call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Record a ``wait`` on ``work`` around ``call(*args)``."""
-        op, *rest = work.what
-        sends = op in _SEND
-        caller, site = self._called_from(3)
-        values = _listed(work.tensor) if work.readable else []
-        wait = "wait" if sends else f"wait_{op}"
-        self._add(Enter, wait, *rest, values, caller, work.shape, site)
-        result = self._call(call, args, {}, f"wait of {op}")
-        self._add(Exit, _listed(work.tensor) if work.readable and not sends else values)
+    def waited(
+        self, site: "_Site", ordinal: int, tensor: Any, call: Callable[..., Any], args: Any
+    ) -> Any:
+        """Record a ``wait`` of that operation around ``call(*args)``."""
+        path = self._callers.path(sys._getframe(2))
+        wait = site.waits.get(path)
+        if wait is None:
+            wait = site.waits[path] = self._wait(site, path)
+        values = wait.before(tensor)
+        self._enter(wait.known, ordinal, values)
+        result = self._call(call, args, {}, f"wait of {site.operation.op}")
+        self._exit(wait.after(tensor) if wait.after else values)
         return result
+
+    def _wait(self, site: "_Site", path: Path) -> "_Site":
+        awaited = site.operation
+        caller, line = self._callers.told(path)
+        op = "wait" if awaited.op in _SEND else f"wait_{awaited.op}"
+        operation = awaited._replace(op=op, caller=caller, site=line)
+        return replace(site, operation=operation, known=self._recorder.known(operation), waits={})
 
     def _group(self, group: Any) -> GroupSpec:
         known = self._groups.get(group)
@@ -293,87 +338,78 @@ class Shim:
             self._add(Group, known.name, list(ranks))
         return known
 
-    def _next(self, channel: Any) -> int:
-        ordinal = self._ordinals.get(channel, 0)
-        self._ordinals[channel] = ordinal + 1
-        return ordinal
+    def _channel(self, channel: Any) -> Iterator[int]:
+        """The ordinals that are still to come there."""
+        return self._ordinals.setdefault(channel, count())
 
-    def _dtype(self, dtype: torch.dtype) -> tuple[str, bool]:
-        """Its name, and whether it holds whole numbers."""
-        known = self._dtypes.get(dtype)
-        if known is None:
-            name = str(dtype).removeprefix("torch.")
-            known = self._dtypes[dtype] = (name, dtype in _WHOLE)
-        return known
+    def _called_from(self, frame: FrameType) -> tuple[str, str]:
+        return self._callers.told(self._callers.path(frame))
 
-    def _called_from(self, depth: int) -> tuple[str, str]:
-        """The subject's functions from that frame on outwards, and the innermost one's line."""
-        frame: FrameType | None = sys._getframe(depth)
-        known = self._is_subject
-        inner = None
-        at: list[int] = []
-        while frame is not None:
-            code = frame.f_code
-            own = known.get(id(code))
-            if own is None:
-                own = self._learn(code)
-            if own:
-                if inner is None:
-                    inner = frame
-                    at.append(frame.f_lasti)  # cheaper than the line, and as exact
-                at.append(id(code))
-            elif inner is not None:
-                break  # left the subject: what called it is the rank's loop
-            frame = frame.f_back
-        if inner is None:
-            return "", ""
-        path = tuple(at)
-        told = self._callers.get(path)
-        if told is None:
-            told = self._callers[path] = _told(inner, depth=len(path) - 1)
-        return told
 
-    def _learn(self, code: CodeType) -> bool:
-        """Whether the function is the subject's own, remembered."""
-        file = code.co_filename
-        own = file.startswith(_LIFTED) or not any(part in file for part in _NOT_SUBJECT)
-        self._codes.append(code)
-        self._is_subject[id(code)] = own
-        return own
+class _Told(NamedTuple):
+    """What a call's arguments tell of its operation. channel: what its ordinals are counted in."""
+
+    op: str
+    group: str
+    channel: Any
+    peer: int
+    tag: int
+    reduce_op: str
+
+
+_Teller = Callable[[tuple[Any, ...], dict[str, Any]], _Told]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Site:
+    """What calls from one place have in common whose arguments are equal but for the first tensor.
+
+    rest, options: those other arguments. dtype, shape, is_cpu: of the tensor. known: the operation
+    in the recorder's own form. ordinals: those to come in its channel. before, after: what reads
+    the tensor's values before and after the call; no ``after`` where they stay what they were.
+    receives: the tensor is written into until the operation is over. waits: of such an operation,
+    by the path that leads there.
+    """
+
+    rest: tuple[Any, ...]
+    options: dict[str, Any]
+    dtype: torch.dtype | None
+    shape: Sequence[int]
+    is_cpu: bool
+    operation: Operation
+    known: Any
+    ordinals: Iterator[int]
+    before: Callable[[Any], list[int]]
+    after: Callable[[Any], list[int]] | None
+    receives: bool
+    waits: "dict[Path, _Site]" = field(default_factory=dict)
+
+    def unread(self) -> "_Site":
+        """The same for a tensor that must not be read now."""
+        return replace(self, before=_unread, after=None)
 
 
 class RecordedWork:
     """A Work whose ``wait`` is recorded; everything else goes to torch's own.
 
-    what: op, group, ordinal, peer, tag, reduce op, dtype, numel of its operation. readable: its
-    tensor's values are recorded. The buffer counts
-    as the operation's until the work is waited for, or asked anything else that may tell that it is
-    complete.
+    The buffer counts as the operation's until the work is waited for, or asked anything else that
+    may tell that it is complete.
     """
 
-    __slots__ = ("_guard", "_shim", "_work", "readable", "shape", "tensor", "what")
+    __slots__ = ("_guard", "_ordinal", "_shim", "_site", "_tensor", "_work")
 
-    def __init__(
-        self,
-        shim: Shim,
-        work: Any,
-        what: tuple[Any, ...],
-        shape: tuple[int, ...],
-        tensor: Any,
-        readable: bool,
-    ) -> None:
+    def __init__(self, shim: Shim, work: Any, site: _Site, ordinal: int, tensor: Any) -> None:
         self._shim = shim
         self._work = work
-        self._guard = shim.guard(what, tensor)
-        self.what = what
-        self.shape = shape
-        self.tensor = tensor
-        self.readable = readable
+        self._guard = shim.guard(site, ordinal, tensor)
+        self._site = site
+        self._ordinal = ordinal
+        self._tensor = tensor
 
     def wait(self, *args: Any) -> Any:
         """torch's ``wait``, recorded with this Work's channel and ordinal."""
         self._guard.release()
-        return self._shim.waited(self, self._work.wait, args)
+        return self._shim.waited(self._site, self._ordinal, self._tensor, self._work.wait, args)
 
     def is_completed(self) -> bool:
         """torch's ``is_completed``."""
@@ -430,18 +466,14 @@ def _picker(
     return picked
 
 
-def _told(inner: FrameType, depth: int) -> tuple[str, str]:
-    """The names of ``depth`` functions from that frame on outwards, and the frame's line."""
-    names: list[str] = []
-    frame: FrameType | None = inner
-    while frame is not None and len(names) < depth:
-        names.append(frame.f_code.co_name)
-        frame = frame.f_back
-    file = os.path.basename(inner.f_code.co_filename)
-    return ">".join(reversed(names)), f"{file}:{inner.f_lineno}"
+def _reader(tensor: torch.Tensor) -> Callable[[Any], list[int]]:
+    """What lists the elements of a tensor like this one, of whole numbers, one after the other."""
+    if tensor.dtype is torch.bool:
+        return lambda tensor: list(map(int, tensor.flatten().tolist()))
+    if tensor.dim() == 1:
+        return _Tensor.tolist
+    return lambda tensor: tensor.flatten().tolist()
 
 
-def _listed(tensor: torch.Tensor) -> list[int]:
-    """The elements of a tensor of whole numbers, one after the other."""
-    values: list[int] = tensor.tolist() if tensor.dim() == 1 else tensor.flatten().tolist()
-    return list(map(int, values)) if tensor.dtype is torch.bool else values
+def _unread(tensor: Any) -> list[int]:
+    return []

@@ -28,6 +28,7 @@ from testbed.world.call import call
 from testbed.world.far import LOOK_S, FarWire
 from testbed.world.fleet_file import FleetFile
 from testbed.world.interface import interface_of
+from testbed.world.policy import wake_without_preempting
 from testbed.world.seat import BROKE, DONE, EXIT_TROUBLE, GO, READY, RELEASE, RankSeat, RunRank
 from testbed.world.wire import (
     Broke,
@@ -176,6 +177,7 @@ class Host:
         pid = os.fork()
         if pid == 0:
             die_with_parent(host)
+            wake_without_preempting()
             self._wire.close()
             ours.close()
             os.dup2(output_fd, 1)
