@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from testbed.oracles import bounded, conservation, integrity
+from testbed.oracles import bounded, conservation, integrity, judge
 from testbed.oracles.view import View
 from testbed.record import RunRecord
 from testbed.trace.events import Begin, Complete, End, Event, Final, Start
@@ -28,27 +28,27 @@ def unbalanced(record: RunRecord) -> list[Finding]:
     [
         (
             lambda final: final._replace(host={**final.host, "free": 52}),
-            "host pool: rank 2 has 64 pages but accounts for 52 free + 10 tree + 1 flight",
+            "host pool: rank 2: has 64 pages but accounts for 52 free + 10 tree + 1 flight",
         ),
         (
             lambda final: final._replace(device={**final.device, "tree": 11}),
-            "device pool: rank 2 has 64 pages but accounts for 54 free + 11 tree + 0 flight",
+            "device pool: rank 2: has 64 pages but accounts for 54 free + 11 tree + 0 flight",
         ),
         (
             lambda final: final._replace(locks=[2, 0]),
-            "locks: rank 2 holds [lock_ref, host_lock_ref] [2, 0], what is pending explains [1, 0]",
+            "locks: rank 2: holds [lock_ref, host_lock_ref] [2, 0], what is pending explains [1, 0]",
         ),
         (
             lambda final: final._replace(sends=1),
-            "sends: rank 2 has 1 outstanding sends after the last drain",
+            "sends: rank 2: has 1 outstanding sends after the last drain",
         ),
         (
             lambda final: final._replace(pending={**final.pending, "write": []}),
-            "pending write: rank 2 has ACKs of w1 that nothing is pending for",
+            "pending write: rank 2: has ACKs of w1 that nothing is pending for",
         ),
         (
             lambda final: final._replace(pending={**final.pending, "load": ["l0"]}),
-            "pending load: rank 2 waits for l0, but its ACK queue is empty",
+            "pending load: rank 2: waits for l0, but its ACK queue is empty",
         ),
     ],
 )
@@ -58,6 +58,45 @@ def test_books_that_do_not_balance_are_told(change: Callable[[Final], Final], to
     assert (finding.step, finding.ranks, finding.summary) == (LAST, (2,), told)
 
 
+def test_all_ranks_whose_books_do_not_balance_are_named_together() -> None:
+    record = sound()
+    for rank in range(4):
+        record = changed(record, rank, Final, LAST, lambda final: final._replace(sends=1))
+    record = changed(record, 3, Final, LAST, lambda final: final._replace(locks=[2, 0]))
+    record = changed(record, 0, Final, LAST, lambda final: final._replace(sends=2))
+
+    (finding,) = unbalanced(record)
+
+    assert (finding.step, finding.ranks) == (LAST, (0, 1, 2, 3))
+    assert finding.summary == (
+        "sends: rank 0: has 2 outstanding sends after the last drain; "
+        "ranks 1,2: has 1 outstanding sends after the last drain; "
+        "rank 3: locks: holds [lock_ref, host_lock_ref] [2, 0], what is pending explains [1, 0], "
+        "and has 1 outstanding sends after the last drain"
+    )
+    assert finding.divergence is not None
+    assert finding.divergence.minority == (0, 1, 2, 3)
+
+
+def test_the_verdict_names_all_ranks_that_broke_their_books() -> None:
+    record = sound()
+    for rank in range(4):
+        record = changed(record, rank, Final, LAST, lambda final: final._replace(sends=1))
+
+    verdict = judge(record)
+
+    assert (verdict.oracle, verdict.step, verdict.ranks) == ("conservation", LAST, (0, 1, 2, 3))
+    assert verdict.summary == ("sends: ranks 0,1,2,3: has 1 outstanding sends after the last drain")
+
+
+def test_who_breaks_later_is_told_apart_from_who_broke_first() -> None:
+    record = sound()
+    for rank, step in ((0, 3), (1, 2), (2, 2)):
+        record = inserted(record, rank, step, Complete(step, 0, "write", "w0", True, 0))
+
+    assert [(each.step, each.ranks) for each in unbalanced(record)] == [(2, (1, 2)), (3, (0,))]
+
+
 def test_a_transfer_completed_twice_is_told_at_the_second_time() -> None:
     record = inserted(sound(), 1, 3, Complete(3, 0, "write", "w0", True, 0))
 
@@ -65,7 +104,7 @@ def test_a_transfer_completed_twice_is_told_at_the_second_time() -> None:
 
     assert (finding.step, finding.summary) == (
         3,
-        "write: rank 1 completed w0 more often than it was started",
+        "write: rank 1: completed w0 more often than it was started",
     )
 
 
@@ -90,8 +129,19 @@ def test_wrong_pages_are_told_with_their_number() -> None:
     assert (finding.step, finding.ranks, finding.summary) == (
         1,
         (3,),
-        "load: rank 3 completed l0 with 2 wrong pages",
+        "load: rank 3: completed l0 with 2 wrong pages",
     )
+
+
+def test_all_ranks_with_wrong_pages_in_a_step_are_named_together() -> None:
+    record = sound()
+    for rank in (1, 3):
+        record = changed(record, rank, Complete, 1, lambda one: one._replace(bad_pages=2), nth=1)
+
+    (finding,) = integrity.check(View(record))
+
+    assert finding.ranks == (1, 3)
+    assert finding.summary == "load: ranks 1,3: completed l0 with 2 wrong pages"
 
 
 def test_right_pages_are_silent() -> None:
@@ -120,6 +170,17 @@ def test_what_outgrows_its_bound_is_told_once_at_the_first_step(
     assert (finding.step, finding.ranks) == (2, (0,))
     assert finding.divergence is not None
     assert finding.divergence.channel == channel
+
+
+def test_all_ranks_over_a_bound_in_a_step_are_named_together() -> None:
+    record = sound()
+    for rank in range(4):
+        record = changed(record, rank, End, 2, lambda end: end._replace(sends=5))
+
+    (finding,) = bounded.check(View(record))
+
+    assert finding.ranks == (0, 1, 2, 3)
+    assert finding.summary == "sends: ranks 0,1,2,3: keeps 5 sends, at most 4 may be left"
 
 
 def test_queues_as_long_as_what_is_in_flight_are_within_bounds() -> None:

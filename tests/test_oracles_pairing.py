@@ -183,9 +183,25 @@ def test_a_buffer_used_before_the_wait_is_told_with_who_did_it() -> None:
 
     assert (finding.step, finding.ranks) == (3, (1,))
     assert finding.summary == (
-        "pp[tp0] 0->1 tag 77: rank 1 read the buffer of its recv before wait() "
+        "pp[tp0] 0->1 tag 77: rank 1: read the buffer of its recv before wait() "
         "(pass_down at own.py:7)"
     )
+
+
+def test_all_ranks_that_used_the_buffer_of_one_collective_are_named_together() -> None:
+    record = Model("pp1tp2").record()
+    for rank in (0, 1):
+        early = Touched(2, 0, "read", "all_reduce", "tp[pp0]", 2, -1, -1, "check>mine", "own.py:7")
+        record = inserted(record, rank, 2, early)
+
+    (finding,) = found(record)
+
+    assert finding.ranks == (0, 1)
+    assert finding.summary == (
+        "tp[pp0]: ranks 0,1: read the buffer of its all_reduce before wait() (mine at own.py:7)"
+    )
+    assert finding.divergence is not None
+    assert finding.divergence.ordinal == 2
 
 
 def test_a_sender_that_changed_its_buffer_is_the_odd_one_not_the_receiver() -> None:

@@ -18,7 +18,18 @@ def test_a_transfer_completed_before_its_own_event_was_ready_is_told() -> None:
     (finding,) = found(changed(record, 3, Complete, 1, lambda one: one._replace(ready=False)))
 
     assert (finding.step, finding.ranks) == (1, (3,))
-    assert finding.summary == "load: rank 3 completed l0 before its own event was ready"
+    assert finding.summary == "load: rank 3: completed l0 before its own event was ready"
+
+
+def test_all_ranks_that_completed_it_too_early_are_named_together() -> None:
+    record = Model(transfers=[load("l0")]).record()
+    for rank in (2, 3):
+        record = changed(record, rank, Complete, 1, lambda one: one._replace(ready=False))
+
+    (finding,) = found(record)
+
+    assert finding.ranks == (2, 3)
+    assert finding.summary == "load: ranks 2,3: completed l0 before its own event was ready"
 
 
 def test_completing_more_than_a_slow_leader_rank_has_ready_is_told() -> None:
@@ -30,7 +41,7 @@ def test_completing_more_than_a_slow_leader_rank_has_ready_is_told() -> None:
     finding, *_ = found(changed(record, 1, Begin, 1, unready))
 
     assert finding.step == 1
-    assert finding.summary == "write: rank 0 completed 1, leader-stage rank 1 has 0 ready"
+    assert finding.summary == ("write: ranks 0,1,2,3: completed 1, leader-stage rank 1 has 0 ready")
 
 
 def test_only_the_prefix_counts_not_what_is_ready_behind_a_slow_head() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from testbed.oracles.sides import broke
+from testbed.oracles.sides import Breach, breaches
 from testbed.oracles.view import QUEUES, RankStep, RankView, View
 from testbed.verdict import Finding
 
@@ -18,12 +18,16 @@ def check(view: View) -> Iterable[Finding]:
     """After each step a rank holds no more sends than one step makes, and no more ACKs and no more
     pending entries than transfers it started and has not completed. The first step over a bound
     is told, per rank and bound."""
+    return breaches(NAME, _first_over(view))
+
+
+def _first_over(view: View) -> Iterator[Breach]:
     for rank in view.ranks.values():
         told: set[str] = set()
         for step, channel, what in _over(rank):
             if channel not in told:
                 told.add(channel)
-                yield broke(NAME, step, channel, rank.rank, what)
+                yield Breach(step, channel, rank.rank, what)
 
 
 def _over(rank: RankView) -> Iterator[tuple[int, str, str]]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from testbed.oracles.sides import broke
+from testbed.oracles.sides import Breach, breaches
 from testbed.oracles.view import QUEUES, RankView, View
 from testbed.trace.events import End, Final
 from testbed.verdict import Finding
@@ -18,14 +18,18 @@ def check(view: View) -> Iterable[Finding]:
 
     Balances are drawn up from ranks that came to their end. What was completed is judged on all.
     """
+    return breaches(NAME, _broken(view))
+
+
+def _broken(view: View) -> Iterator[Breach]:
     for rank in view.ranks.values():
         yield from _completed_twice(rank)
         if rank.final is not None:
             for channel, what in _unbalanced(rank, rank.final):
-                yield broke(NAME, rank.final.step, channel, rank.rank, what)
+                yield Breach(rank.final.step, channel, rank.rank, what)
 
 
-def _completed_twice(rank: RankView) -> Iterator[Finding]:
+def _completed_twice(rank: RankView) -> Iterator[Breach]:
     balance: Counter[tuple[str, str]] = Counter()
     for step, share in rank.steps.items():
         # A step's transfers are enqueued before its protocol runs.
@@ -34,7 +38,7 @@ def _completed_twice(rank: RankView) -> Iterator[Finding]:
             balance[done.queue, done.key] -= 1
             if balance[done.queue, done.key] < 0:
                 what = f"completed {done.key} more often than it was started"
-                yield broke(NAME, step, done.queue, rank.rank, what)
+                yield Breach(step, done.queue, rank.rank, what)
                 return
 
 

@@ -1,12 +1,18 @@
 """pairing: the n-th operation of a channel is the same operation on everyone who takes part."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import zip_longest
 from typing import NamedTuple
 
 from testbed.oracles.causal import Channel, depths
-from testbed.oracles.sides import broke, difference, diverged, singled_out, told_apart
+from testbed.oracles.sides import (
+    Breach,
+    breaches,
+    difference,
+    diverged,
+    singled_out,
+    told_apart,
+)
 from testbed.oracles.standing import site
 from testbed.oracles.view import SENDS, Op, Pipe, RankView, View
 from testbed.trace.events import Enter, Touched
@@ -164,15 +170,17 @@ def _touch(view: View, op: Op) -> Touched | None:
 
 
 def _buffers(view: View) -> Iterator[_Found]:
+    found: dict[tuple[Channel, int], list[Breach]] = {}
     for rank in view.ranks.values():
         ops = {_way(op.enter): op for op in rank.ops if not op.is_wait}
         for way, touched in _touches(rank).items():
             op = ops[way]
             at = op.enter.group if op.is_collective else op.pipe
-            finding = broke(NAME, touched.step, str(at), rank.rank, _told_touch(touched))
-            assert finding.divergence is not None
-            exact = replace(finding.divergence, ordinal=touched.ordinal)
-            yield _Found(replace(finding, divergence=exact), (at, touched.ordinal))
+            breach = Breach(touched.step, str(at), rank.rank, _told_touch(touched))
+            found.setdefault((at, touched.ordinal), []).append(breach)
+    for place, together in found.items():
+        for finding in breaches(NAME, together, ordinal=place[1]):
+            yield _Found(finding, place)
 
 
 def _touches(rank: RankView) -> Mapping[_Way, Touched]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from testbed.oracles.sides import broke
+from testbed.oracles.sides import Breach, breaches
 from testbed.oracles.view import QUEUES, RankView, View, acks
 from testbed.verdict import Finding
 
@@ -15,24 +15,30 @@ def check(view: View) -> Iterable[Finding]:
 
     Events scripted in milliseconds may become ready between the start of the step and the count:
     they are taken as ready. A leader-stage rank that did not begin the step binds nobody. Nor does
-    any where a scenario has the loop call for a write-back, which waits for events instead.
+    any where a scenario has the loop call for a write-back, which waits for events instead. Told
+    are the first step of each rank that completes too early, and of each queue in which a leader
+    is run ahead of.
     """
+    return breaches(NAME, _broken(view))
+
+
+def _broken(view: View) -> Iterator[Breach]:
     for rank in view.ranks.values():
         yield from _too_early(rank)
     for queue in QUEUES:
         yield from _ahead(view, queue)
 
 
-def _too_early(rank: RankView) -> Iterator[Finding]:
+def _too_early(rank: RankView) -> Iterator[Breach]:
     for step, share in rank.steps.items():
         for done in share.completes:
             if not done.ready:
                 what = f"completed {done.key} before its own event was ready"
-                yield broke(NAME, step, done.queue, rank.rank, what)
+                yield Breach(step, done.queue, rank.rank, what)
                 return
 
 
-def _ahead(view: View, queue: str) -> Iterator[Finding]:
+def _ahead(view: View, queue: str) -> Iterator[Breach]:
     leaders = [(leader, _in_milliseconds(leader, queue)) for leader in view.stage(0)]
     for step in view.steps:
         ready = {
@@ -43,6 +49,7 @@ def _ahead(view: View, queue: str) -> Iterator[Finding]:
         if not ready:
             continue
         slowest = min(ready, key=lambda rank: (ready[rank], rank))
+        ahead = False
         for rank in view.ranks.values():
             share = rank.at(step)
             completed = sum(key not in share.written_back for key in share.completed(queue))
@@ -50,8 +57,10 @@ def _ahead(view: View, queue: str) -> Iterator[Finding]:
                 what = (
                     f"completed {completed}, leader-stage rank {slowest} has {ready[slowest]} ready"
                 )
-                yield broke(NAME, step, queue, rank.rank, what)
-                return
+                yield Breach(step, queue, rank.rank, what)
+                ahead = True
+        if ahead:
+            return
 
 
 def _in_milliseconds(rank: RankView, queue: str) -> frozenset[str]:

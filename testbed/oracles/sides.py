@@ -1,6 +1,7 @@
 """How findings speak of ranks: who stands on which side, and what tells callers apart."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from testbed.verdict import Divergence, Finding, Outcome
 
@@ -51,12 +52,31 @@ def difference(oracle: str, divergence: Divergence) -> Finding:
     )
 
 
-def broke(oracle: str, step: int, channel: str, rank: int, what: str) -> Finding:
-    """The violation of one rank against its own books: no other rank takes part in it."""
-    divergence = Divergence(step, channel, -1, {str(rank): what}, (), (rank,))
-    return Finding(
-        oracle, Outcome.VIOLATION, step, (rank,), f"{channel}: rank {rank} {what}", divergence
-    )
+class Breach(NamedTuple):
+    """What one rank did against its own books: no other rank takes part in it."""
+
+    step: int
+    channel: str
+    rank: int
+    what: str
+
+
+def breaches(oracle: str, found: Iterable[Breach], ordinal: int = -1) -> Iterator[Finding]:
+    """One violation a step, of all ranks that broke something in it, the earliest step first.
+
+    Its channel is that of the step's first breach; what broke elsewhere is told with its channel.
+    """
+    by_step: dict[int, list[Breach]] = {}
+    for breach in found:
+        by_step.setdefault(breach.step, []).append(breach)
+    for step, together in sorted(by_step.items()):
+        channel = together[0].channel
+        did: dict[int, list[str]] = {}
+        for each in together:
+            elsewhere = "" if each.channel == channel else f"{each.channel}: "
+            did.setdefault(each.rank, []).append(f"{elsewhere}{each.what}")
+        told = {rank: ", and ".join(parts) for rank, parts in did.items()}
+        yield difference(oracle, singled_out(step, channel, told, tuple(told), ordinal))
 
 
 def told_apart(chains: Sequence[str]) -> list[str]:
