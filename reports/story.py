@@ -29,7 +29,7 @@ _STACKS = 3
 _DIRECT = 2
 _FEW = 3
 
-_COLLATERAL, _BEHIND, _ECHO = ": collateral", ": behind the cycle", " lost its connection "
+_COLLATERAL, _BEHIND, _ECHO = ": collateral", ": stuck behind", " lost its connection "
 # Verdicts in which all but the roots merely stand where the roots have left them.
 _STOOD_STILL = (Outcome.CRASH, Outcome.HANG)
 # Where every blocked rank stands in the end; what called it is what people look for.
@@ -214,9 +214,9 @@ def _consequences(result: RunResult, full: bool) -> Iterator[str]:
 
 
 def _argument(name: str, summary: str) -> Iterator[str]:
-    """A deadlock is an argument, the cycle first: one line a wait."""
-    cycle, _, _ = summary.partition("; stuck behind: ")  # told by the notes
-    for place, part in enumerate(cycle.split("; ")):
+    """A deadlock is an argument, what holds the ranks first: one line a wait."""
+    held, _, _ = summary.partition("; stuck behind: ")  # told by the notes
+    for place, part in enumerate(held.split("; ")):
         yield from _field("" if place else name, part)
 
 

@@ -290,6 +290,22 @@ def test_a_deadlock_behind_a_rank_that_left_singles_that_rank_out() -> None:
     assert verdict.first_divergence.minority == (0,)
 
 
+def test_a_chain_that_ends_at_a_rank_that_left_is_not_told_as_a_cycle() -> None:
+    record = replace(Model("pp3tp1").record(), promises={})
+    record = without(record, 0, lambda one: isinstance(one, Enter | Exit))
+    record = entered(entered(record, 1, 0), 2, 0)
+
+    verdict = judge(replace(record, ended="deadlock"))
+
+    assert verdict.ranks == (1,)
+    first, closing, behind = verdict.summary.split("; ")
+    assert first.startswith("rank 1 waits in recv #0") and first.endswith("for rank 0")
+    assert closing == "rank 0 has left its loop"
+    assert behind.startswith("stuck behind: rank 2 waits in recv #0")
+    (note,) = verdict.notes
+    assert note == behind.removeprefix("stuck behind: ") + ": stuck behind"
+
+
 def test_a_deadlock_that_the_record_does_not_show_is_still_one() -> None:
     record = Model("pp1tp2").record()
     for rank in (0, 1):

@@ -105,6 +105,20 @@ def test_a_deadlock_is_told_as_an_argument_cycle_first() -> None:
     assert field(lines, "deadlock").endswith("rank 0 has left its loop")
 
 
+def test_a_chain_that_ends_at_a_rank_that_left_is_nowhere_told_as_a_cycle() -> None:
+    record = replace(Model("pp3tp1").record(), promises={})
+    record = without(record, 0, lambda one: isinstance(one, Enter | Exit))
+    for rank in (1, 2):
+        record = cut(record, rank, lambda one: isinstance(one, Enter), exit="stopped")
+    record = replace(record, ended="deadlock")
+
+    short, full = told(record), told(record, full=True)
+
+    assert field(short, "then") == "rank 2: stuck behind"
+    assert "step 0) for rank 1: stuck behind" in " ".join(full)
+    assert "cycle" not in " ".join(short + full)
+
+
 def test_a_hang_shows_where_each_rank_stood() -> None:
     record = Model("pp1tp2").record()
     record = cut(record, 0, lambda one: isinstance(one, Begin) and one.step == 2)

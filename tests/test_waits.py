@@ -48,6 +48,17 @@ def test_two_ranks_in_different_calls_hold_each_other_across_a_collective_and_a_
     assert proof.told().endswith("stuck behind: " + str(proof.behind[0]))
 
 
+def test_of_several_ranks_that_left_all_are_named() -> None:
+    events: dict[int, list[Event]] = {0: [reduce("tp[pp0]", 0)], 1: [FINAL], 2: [FINAL]}
+
+    proof = prove(events, Topology(1, 3, 1))
+
+    assert proof is not None
+    assert proof.told().endswith(
+        "for rank 1, rank 2; rank 1 has left its loop, rank 2 has left its loop"
+    )
+
+
 def test_a_message_under_way_is_no_wait() -> None:
     events: dict[int, list[Event]] = {
         0: [message("isend", "pp[tp0]", 0, 1), OUT, FINAL],

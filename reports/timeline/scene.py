@@ -84,7 +84,9 @@ class Lane(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Who waits for whom in the end. cycle: part of a proven deadlock, else merely behind."""
+    """Who waits for whom in the end. cycle: of a proven deadlock, part of the cycle or the wait for
+    a rank that has left its loop; else merely behind.
+    """
 
     rank: int
     awaited: int

@@ -157,7 +157,7 @@ def _deadlock(view: View) -> Ending:
         return wait.step, deep, wait.rank
 
     first = min(proof.cycle, key=order)
-    notes = tuple(f"{wait}: behind the cycle" for wait in proof.behind)
+    notes = tuple(f"{wait}: stuck behind" for wait in proof.behind)
     divergence = _meeting(view, first, proof.ended)
     return Ending(Outcome.DEADLOCK, first.step, proof.ranks, proof.told(), divergence, notes)
 

@@ -49,9 +49,8 @@ class Wait:
 
 @dataclass(frozen=True)
 class Deadlock:
-    """cycle: waits that hold each other, in order; it may end at a rank that has ended instead
-    of closing. behind: dead ranks outside the cycle. ended: ranks waited for that have left
-    their loop.
+    """cycle: waits that hold each other, in order; or the one wait for ranks that have left their
+    loop, which needs no cycle: those are ``ended``. behind: all other dead ranks.
     """
 
     cycle: tuple[Wait, ...]
@@ -60,18 +59,19 @@ class Deadlock:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks of the cycle, smallest first."""
+        """Ranks of ``cycle``, smallest first."""
         return tuple(sorted(wait.rank for wait in self.cycle))
 
     @property
     def dead(self) -> set[int]:
-        """Ranks that can never move again: those of the cycle, and those stuck behind it."""
+        """Ranks that can never move again: those of ``cycle``, and those stuck behind."""
         return {wait.rank for wait in (*self.cycle, *self.behind)}
 
     def told(self) -> str:
-        """The argument in one paragraph: the cycle first, then who is merely stuck behind it."""
+        """The argument in one paragraph: what holds first, then who is merely stuck behind it."""
         lines = [f"{wait}" for wait in self.cycle]
-        closing = f"rank {self.ended[0]} has left its loop" if self.ended else "nobody can move"
+        left = [f"rank {rank} has left its loop" for rank in self.ended]
+        closing = ", ".join(left) or "nobody can move"
         stuck = [f"{wait}" for wait in self.behind]
         return "; ".join([*lines, closing]) + (
             "; stuck behind: " + "; ".join(stuck) if stuck else ""
