@@ -1,7 +1,7 @@
 """The story of one recorded run, for somebody who sees it for the first time and is tired.
 
-Verdict, where it began, what the odd rank did just before, which injected fault may be behind it,
-what it led to, and the command that replays it, in that order: about ten lines.
+Verdict, where it began, what the odd rank did just before, which injected fault or scripted call
+may be behind it, what it led to, and the command that replays it, in that order: about ten lines.
 """
 
 import textwrap
@@ -12,10 +12,12 @@ from testbed.oracles import standing
 from testbed.oracles.causal import channel
 from testbed.oracles.endings import is_echo
 from testbed.oracles.injected import injected
+from testbed.oracles.judge import INJECTED, SCRIPTED
+from testbed.oracles.scripted import scripted
 from testbed.oracles.sides import named
 from testbed.oracles.view import Op, RankStep, RankView, View
 from testbed.runs import RunResult
-from testbed.trace.events import Complete, Enter, Event, Exit, Query
+from testbed.trace.events import Answer, Call, Complete, Enter, Event, Exit, Query
 from testbed.verdict import Divergence, Outcome
 
 _INDENT = 14
@@ -109,7 +111,30 @@ def _told_step(rank: RankView, first: Divergence) -> Iterator[str]:
     share = rank.at(first.step)
     if share.begin is not None:
         yield f"began step {first.step} with {', '.join(_held(share)) or 'empty queues'}"
-    events = list(_until(rank, share, first))
+    for called, events in _by_call(_until(rank, share, first)).items():
+        exits = sum(isinstance(event, Exit) for event in events)
+        passed = [op for op in share.ops if op.called == called and op.returned is not None]
+        did = list(_told_events(events, passed[:exits]))
+        if called:
+            yield f"the loop called {called}{': ' if did else ''}{', '.join(did)}"
+        else:
+            yield from did
+
+
+def _by_call(events: Iterable[Event]) -> dict[str, list[Event]]:
+    """The events of the check under "", then those of each call of the loop's besides it."""
+    called = ""
+    shares: dict[str, list[Event]] = {}
+    for event in events:
+        if isinstance(event, Call):
+            called = event.call
+        elif isinstance(event, Answer):
+            called = ""
+        shares.setdefault(called, []).append(event)
+    return shares
+
+
+def _told_events(events: list[Event], passed: list[Op]) -> Iterator[str]:
     found = [
         f"{event.key} {'ready' if event.ready else 'not ready'}"
         for event in events
@@ -117,8 +142,6 @@ def _told_step(rank: RankView, first: Divergence) -> Iterator[str]:
     ]
     if found:
         yield f"found {_few(found)}"
-    exits = sum(isinstance(event, Exit) for event in events)
-    passed = [op for op in share.ops if op.returned is not None][:exits]
     ops = [_told_op(op) for op in passed if not op.is_wait]
     if ops:
         yield _few(ops)
@@ -176,6 +199,8 @@ def _cause(view: View, first: Divergence) -> Iterator[str]:
         yield from _field("injected", one.told() + side)
     if view.scenario.faults and not faults:
         yield from _field("injected", "no fault had taken effect by then")
+    for call in scripted(view, first)[:_NOTES]:
+        yield from _field("scripted", call.told())
 
 
 def _left_standing(view: View, roots: tuple[int, ...]) -> Iterator[str]:
@@ -201,7 +226,7 @@ def _consequences(result: RunResult, full: bool) -> Iterator[str]:
         yield from _argument(str(verdict.outcome), verdict.summary)
     elif not _told_already(result):
         yield from _field("broken", _short(verdict.summary))
-    notes = [note for note in verdict.notes if not note.startswith("injected: ")]
+    notes = [note for note in verdict.notes if not note.startswith((INJECTED, SCRIPTED))]
     if not full:
         notes = list(_condensed(notes, verdict.outcome))
     for note in notes if full else notes[:_NOTES]:

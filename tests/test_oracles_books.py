@@ -36,7 +36,8 @@ def unbalanced(record: RunRecord) -> list[Finding]:
         ),
         (
             lambda final: final._replace(locks=[2, 0]),
-            "locks: rank 2: holds [lock_ref, host_lock_ref] [2, 0], what is pending explains [1, 0]",
+            "locks: rank 2: holds [lock_ref, host_lock_ref] [2, 0], "
+            "what is pending explains [1, 0]",
         ),
         (
             lambda final: final._replace(sends=1),

@@ -299,7 +299,8 @@ def test_a_chain_that_ends_at_a_rank_that_left_is_not_told_as_a_cycle() -> None:
 
     assert verdict.ranks == (1,)
     first, closing, behind = verdict.summary.split("; ")
-    assert first.startswith("rank 1 waits in recv #0") and first.endswith("for rank 0")
+    assert first.startswith("rank 1 waits in recv #0")
+    assert first.endswith("for rank 0")
     assert closing == "rank 0 has left its loop"
     assert behind.startswith("stuck behind: rank 2 waits in recv #0")
     (note,) = verdict.notes

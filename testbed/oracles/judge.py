@@ -24,12 +24,16 @@ from testbed.oracles import (
 from testbed.oracles.counts import counts
 from testbed.oracles.endings import ending
 from testbed.oracles.injected import injected
+from testbed.oracles.scripted import scripted
 from testbed.oracles.sides import named, singled_out
 from testbed.oracles.view import RankView, View
 from testbed.record import RunRecord
 from testbed.verdict import Divergence, Finding, Outcome, Verdict
 
 Oracle = Callable[[View], Iterable[Finding]]
+
+INJECTED, SCRIPTED = "injected: ", "scripted: "
+"""How notes begin that tell what the scenario did by then: its faults, its ``calls``."""
 
 _WHOLE = "left a whole record"
 
@@ -88,7 +92,9 @@ def judge(record: RunRecord, registry: Mapping[str, Oracle] = REGISTRY) -> Verdi
     order = {name: place for place, name in enumerate(registry)}
     findings.sort(key=lambda finding: (finding.step, order[finding.oracle]))
     verdict = _weigh(view, tuple(findings), numbers)
-    told = (f"injected: {one.told()}" for one in injected(view, verdict.first_divergence))
+    first = verdict.first_divergence
+    told = [f"{INJECTED}{one.told()}" for one in injected(view, first)]
+    told += [f"{SCRIPTED}{one.told()}" for one in scripted(view, first)]
     return replace(verdict, notes=(*told, *verdict.notes))
 
 
