@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +14,7 @@ from reports.comparison import Pair
 from reports.matrix import Matrix, Unfit, load
 from reports.results import Row, write_json
 from reports.session import keep
-from testbed import matrix
+from testbed import catalog, matrix
 from testbed.cli_common import (
     AS_EXPECTED,
     ENVIRONMENT,
@@ -21,6 +23,7 @@ from testbed.cli_common import (
     json_option,
 )
 from testbed.cli_matrix import filled, gathered, scenarios_of, scenarios_option
+from testbed.errors import BadInput, brief
 from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunStore
 from testbed.scenario import Scenario
 from testbed.world import MakesFleet
@@ -66,9 +69,13 @@ def run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
     stream = sys.stderr if options.json == "-" else sys.stdout
     files = {side.name: load(side.file) for side in sides if side.file is not None}
     names = list(dict.fromkeys(side.name for side in sides if side.file is None))
-    scenarios = _scenarios(options.scenarios, list(files.values()))
-    ran = _ran(names, scenarios, options, make_fleet) if names else {}
-    a, b = (_narrowed({**files, **ran}[side.name], options.scenarios, scenarios) for side in sides)
+    if names:
+        scenarios = _to_run(options.scenarios, files)
+        ran = _ran(names, scenarios, options, make_fleet)
+        wanted = {scenario.name for scenario in scenarios}
+    else:
+        ran, wanted = {}, _among(options.scenarios, files)
+    a, b = (_narrowed({**files, **ran}[side.name], wanted) for side in sides)
     pairs = comparison.compare(a, b)
     worse = comparison.worse(pairs, strict_ops=options.strict_ops)
     table = comparison.for_terminal(pairs)
@@ -91,11 +98,44 @@ def _side(name: str) -> _Side:
     return _Side(name, path if path.suffix == ".json" or path.is_file() else None)
 
 
-def _scenarios(named: str | None, files: list[Matrix]) -> list[Scenario]:
+def _to_run(named: str | None, files: Mapping[str, Matrix]) -> list[Scenario]:
     """What is to be run: by default what a file on the other side has. Raises BadInput."""
-    if named is None and len(files) == 1:
-        return scenarios_of(",".join(line.name for line in files[0].scenarios))
-    return scenarios_of(named)
+    if named is not None or not files:
+        return scenarios_of(named)
+    ((path, file),) = files.items()
+    known = {builtin.stem for builtin in catalog.builtin_files()}
+    lacking = [line.name for line in file.scenarios if line.name not in known]
+    if lacking:
+        raise BadInput(
+            f"{path} has {brief(', '.join(lacking))}, not built in: to run the other side, "
+            "name its scenario files with --scenarios"
+        )
+    return scenarios_of(",".join(line.name for line in file.scenarios))
+
+
+def _among(named: str | None, files: Mapping[str, Matrix]) -> set[str]:
+    """The scenarios of two files that are wanted: all, or those of the names and globs given; a
+    scenario's own file need not be there. Raises BadInput for what names none of them.
+    """
+    there = {cell["scenario"] for file in files.values() for cell in file.cells}
+    if named is None:
+        return there
+    wanted: set[str] = set()
+    for each in filter(None, named.split(",")):
+        fitting = {name for name in there if fnmatchcase(name, each)} or _in_file(each) & there
+        if not fitting:
+            both = " and ".join(files)
+            raise BadInput(f"--scenarios {brief(each)} names no scenario of {both}")
+        wanted |= fitting
+    return wanted
+
+
+def _in_file(named: str) -> set[str]:
+    """The scenarios that it stands for as a file, none if there is no such file."""
+    try:
+        return {scenario.name for scenario in scenarios_of(named)}
+    except BadInput:
+        return set()
 
 
 def _ran(
@@ -125,11 +165,8 @@ def _only(both: Matrix, subject: str) -> Matrix:
     return msgspec.structs.replace(both, subjects=[subject], cells=cells)
 
 
-def _narrowed(side: Matrix, named: str | None, scenarios: list[Scenario]) -> Matrix:
+def _narrowed(side: Matrix, wanted: set[str]) -> Matrix:
     """Only the scenarios asked for, of a side that a file may have more of."""
-    if named is None:
-        return side
-    wanted = {scenario.name for scenario in scenarios}
     cells = [cell for cell in side.cells if cell["scenario"] in wanted]
     return msgspec.structs.replace(side, cells=cells)
 

@@ -221,6 +221,52 @@ def test_two_files_are_compared_without_running(folder: Path, capsys: Capture) -
     assert "sync operations a step: more: skew at pp2tp2" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("named", ["skew", "sk*", "skew,other,"])
+def test_of_two_files_scenarios_are_chosen_by_their_names_alone(
+    folder: Path, capsys: Capture, named: str
+) -> None:
+    a = write(folder, "a.json", cell("ok"), cell("ok", "other"), cell("hang", "third"))
+    b = write(folder, "b.json", cell("ok"), cell("ok", "other"), cell("crash", "third"))
+
+    assert main(["compare", a, b, "--scenarios", named], no_fleet) == 0
+
+    both = "other" in named
+    assert f"{1 + both} pair{'s' * both}: {1 + both} same" in capsys.readouterr().out
+
+
+def test_a_file_may_stand_for_the_scenario_it_holds(folder: Path, capsys: Capture) -> None:
+    a = write(folder, "a.json", cell("ok", "calm"), cell("ok", "other"))
+    b = write(folder, "b.json", cell("ok", "calm"), cell("ok", "other"))
+
+    assert main(["compare", a, b, "--scenarios", "calm.json"], no_fleet) == 0
+    assert "1 pair: 1 same" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("named", ["skwe", "calm.json"])
+def test_what_names_no_scenario_of_two_files_is_told_with_both(
+    folder: Path, capsys: Capture, named: str
+) -> None:
+    a, b = (write(folder, name, cell("ok")) for name in ("a.json", "b.json"))
+
+    assert main(["compare", a, b, "--scenarios", f"skew,{named}"], no_fleet) == 2
+    assert capsys.readouterr().err == (
+        f"testbed: --scenarios '{named}' names no scenario of a.json and b.json\n"
+    )
+
+
+def test_a_subject_against_a_file_says_which_scenario_files_are_missing(
+    folder: Path, capsys: Capture
+) -> None:
+    a = write(folder, "a.json", cell("ok", "calm"))
+
+    assert main(["compare", a, "fused"], no_fleet) == 2
+    assert capsys.readouterr().err == (
+        "testbed: a.json has 'calm', not built in: to run the other side, "
+        "name its scenario files with --scenarios\n"
+    )
+    assert main(["compare", a, "fused", "--scenarios", "calm.json"], FakeFleet) == 0
+
+
 def test_a_pair_that_the_testbed_failed_in_ends_in_3(folder: Path) -> None:
     a = write(folder, "a.json", cell("ok"))
     b = write(folder, "b.json", cell("error"))
