@@ -190,7 +190,7 @@ def _run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
     own = {key: getattr(options, key) for key in ("subject", "backend", "device", "agree_on")}
     changes = {key: value for key, value in own.items() if value is not None}
     if options.subject is not None:
-        subjects.check(options.subject)
+        subjects.prepare(options.subject)
     cases: list[_Named] = []
     for path in (path for named in options.scenarios for path in catalog.find(named)):
         where = shown(path)

@@ -145,7 +145,7 @@ def _ran(
     make_fleet: MakesFleet,
 ) -> dict[str, Matrix]:
     """The matrix of each subject that is to be run, all of them on one fleet."""
-    matrix.check_subjects(names)
+    matrix.usable_subjects(names, names)
     stream = sys.stderr if options.json == "-" else sys.stdout
     store = RunStore(DEFAULT_ROOT)
     cells: list[Row | Unfit] = []

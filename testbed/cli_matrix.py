@@ -13,7 +13,7 @@ from reports.progress import progress
 from reports.results import Row, check_json, error_row, row, write_json
 from reports.session import keep
 from reports.table import shorten
-from testbed import catalog, matrix, pinned
+from testbed import catalog, matrix, pinned, subjects
 from testbed.cli_common import (
     AS_EXPECTED,
     ENVIRONMENT,
@@ -172,18 +172,20 @@ def _asked_for(
     options: argparse.Namespace, pins: Sequence[Pin]
 ) -> tuple[list[str], list[Scenario]]:
     """The subjects and scenarios of the matrix. Raises BadInput."""
+    none = "no release is in the cache: name --subjects, such as sglang==0.5.19"
     if options.subjects:
-        names = matrix.named_subjects([name for name in options.subjects.split(",") if name])
-        matrix.check_subjects(names)
+        wanted = [name for name in options.subjects.split(",") if name]
+        among = matrix.named_subjects(wanted)
+        none = f"of --subjects {options.subjects} none can be lifted"
     elif pins:
-        names = list(dict.fromkeys(pin.subject for pin in pins))
-        matrix.check_subjects(names)
+        among = wanted = list(dict.fromkeys(pin.subject for pin in pins))
     else:
-        names, left_out = matrix.cached_subjects()
-        for name, why in left_out.items():
-            print(f"testbed: {name} is left out: {why}", file=sys.stderr)
-        if not names:
-            raise BadInput("no release is in the cache: name --subjects, such as sglang==0.5.19")
+        among, wanted = subjects.cached(), []
+    names, left_out = matrix.usable_subjects(among, wanted)
+    for name, why in left_out.items():
+        print(f"testbed: {name} is left out: {why}", file=sys.stderr)
+    if not names:
+        raise BadInput(none)
     if pins and not options.scenarios:
         return names, catalog.load(dict.fromkeys(pin.scenario for pin in pins))
     return names, scenarios_of(options.scenarios)

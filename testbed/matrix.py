@@ -4,7 +4,7 @@ A pair that the testbed itself fails in does not end the others: it comes out as
 the reason, and so do all pairs of a subject that cannot be had.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from testbed import catalog, subjects
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import RunResult, RunStore, execute, prepare
 from testbed.scenario import Scenario
-from testbed.subjects.sglang import LiftError
+from testbed.subjects.sglang import Unliftable
 from testbed.world import LastingFleet
 
 MAX_DEADLINE_MS = 1500
@@ -65,18 +65,25 @@ def named_subjects(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def cached_subjects() -> tuple[list[str], dict[str, str]]:
-    """The releases in the cache, oldest first; and those left out of them because nothing of their
-    code can be lifted, with the reason.
+def usable_subjects(
+    names: Iterable[str], wanted: Collection[str] = ()
+) -> tuple[list[str], dict[str, str]]:
+    """The subjects that can be run, in that order; and those left out because they cannot be
+    lifted, with the reason. One that cannot be had now is usable: its cells will say so.
+
+    wanted: named by the user one by one. Raises BadInput for one of them that cannot be lifted,
+    and for a name that stands for no subject.
     """
     usable: list[str] = []
     left_out: dict[str, str] = {}
-    for name in subjects.cached():
+    for name in names:
         try:
             subjects.prepare(name)
-        except LiftError as error:
+        except Unliftable as error:
+            if name in wanted:
+                raise
             left_out[name] = str(error)
-        except EnvironmentFault:  # its cells will say so
+        except EnvironmentFault:
             usable.append(name)
         else:
             usable.append(name)
@@ -99,17 +106,6 @@ def cases(scenarios: Iterable[Scenario], names: Iterable[str]) -> list[Scenario]
         for name in names
         for scenario in listed
     ]
-
-
-def check_subjects(names: Iterable[str]) -> None:
-    """Raises BadInput for a name that stands for no subject. One that cannot be had is for its
-    cells to tell.
-    """
-    for name in names:
-        try:
-            subjects.check(name)
-        except EnvironmentFault:
-            continue
 
 
 def fill(wanted: Iterable[Scenario], fleet: LastingFleet, store: RunStore) -> Iterator[Cell]:

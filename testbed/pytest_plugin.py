@@ -227,7 +227,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.getoption("--listen") and getattr(config.option, "numprocesses", None):
             raise BadInput("--listen: one controller meets the hosts, leave -n (JOBS) out")
         for name in _subjects(config):
-            subjects.check(name)
+            subjects.prepare(name)
         asked_for = Topology(**_axes(config).given)
         asked_for.check_fits(world, config.getoption("--oversubscribe"), _remedy())
     except BadInput as error:

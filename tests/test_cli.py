@@ -12,8 +12,9 @@ from testbed import catalog, doctor, record
 from testbed.cli import main
 from testbed.scenario import Scenario, to_object
 from testbed.subjects import available
+from tests import fake_hiradix
 from tests.fake_fleet import FakeFleet, scenario
-from tests.fake_sglang import Pip
+from tests.fake_sglang import FILES, Pip
 
 Capture = pytest.CaptureFixture[str]
 
@@ -281,6 +282,8 @@ def test_releases_are_fetched_one_line_each(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Pip().install(monkeypatch, folder)
+    for path, text in fake_hiradix.files().items():
+        monkeypatch.setitem(FILES, f"sglang/srt/{path}", text)
 
     assert main(["subjects", "fetch", "sglang==9.8.7"], FakeFleet) == 0
     out, err = capsys.readouterr()
@@ -293,6 +296,26 @@ def test_releases_are_fetched_one_line_each(
     assert f"0.0 MB in {where}, hashes ok" in listed
     assert "sglang==0.5.19" in listed
     assert "not fetched yet" in listed
+
+
+def test_a_release_that_cannot_be_lifted_is_bad_input_wherever_it_is_named(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Pip().install(monkeypatch, folder)
+    case = write(folder, scenario())
+
+    for arguments in (
+        ("run", case, "--subject", "sglang==9.8.7"),
+        ("subjects", "fetch", "sglang==9.8.7"),
+        ("matrix", "--subjects", "batched,sglang==9.8.7", "--scenarios", case),
+        ("compare", "batched", "sglang==9.8.7", "--scenarios", case),
+    ):
+        assert main(arguments, FakeFleet) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "sglang==9.8.7 cannot be lifted, choose another: " in err.split("\n")[-2]
+    assert main(["list", "subjects"], FakeFleet) == 0
+    assert "9.8.7" not in capsys.readouterr().out
 
 
 def test_only_releases_are_fetched_and_nothing_before_all_names_are_read(

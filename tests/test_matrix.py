@@ -19,7 +19,7 @@ from testbed.errors import BadInput, EnvironmentFault
 from testbed.record import RunRecord
 from testbed.runs import RunResult, difference
 from testbed.scenario import Expect, Scenario, to_object
-from testbed.subjects.sglang import LiftError
+from testbed.subjects.sglang import Unliftable
 from testbed.verdict import Divergence, Outcome, Verdict
 from tests.fake_fleet import FakeFleet, clean, scenario
 
@@ -383,7 +383,7 @@ def test_by_default_the_cached_releases_that_can_be_lifted_are_the_columns(
 ) -> None:
     def prepare(name: str) -> None:
         if name == "fused":
-            raise LiftError("fused: has no such class")
+            raise Unliftable("fused: has no such class")
 
     monkeypatch.setattr(subjects, "cached", lambda: ["separate", "fused", "batched"])
     monkeypatch.setattr(subjects, "prepare", prepare)
@@ -391,6 +391,27 @@ def test_by_default_the_cached_releases_that_can_be_lifted_are_the_columns(
     out, err = capsys.readouterr()
     assert re.search(r"^scenario +separate +batched$", out, re.MULTILINE)
     assert "testbed: fused is left out: fused: has no such class\n" in err
+
+
+def test_a_glob_leaves_out_what_cannot_be_lifted(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(name: str) -> None:
+        if name.startswith("f"):
+            raise Unliftable("fused: has no such class")
+
+    monkeypatch.setattr(subjects, "prepare", prepare)
+    named = ["--scenarios", write(folder, scenario("calm"))]
+
+    assert main(["matrix", "--subjects", "f*,batch*", *named], FakeFleet) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"^scenario +batched$", out, re.MULTILINE)
+    assert "testbed: fused is left out: fused: has no such class\n" in err
+
+    assert main(["matrix", "--subjects", "f*", *named], FakeFleet) == 2
+    assert capsys.readouterr().err.endswith("testbed: of --subjects f* none can be lifted\n")
+    assert main(["matrix", "--subjects", "fused,batch*", *named], FakeFleet) == 2
+    assert capsys.readouterr().err == "testbed: fused: has no such class\n"
 
 
 def test_without_a_cached_release_a_subject_must_be_named(

@@ -16,6 +16,7 @@ from testbed.errors import BadInput, EnvironmentFault
 from testbed.subjects import sglang
 from testbed.subjects.sglang import cache_folder, releases
 from testbed.subjects.sglang.releases import MANIFEST, Release, entries, fetch, opened
+from tests import fake_hiradix
 from tests.fake_sglang import FILES, VERSION, Pip
 
 FILE = "srt/mem_cache/cache.py"
@@ -120,30 +121,50 @@ UNIFIED = "sglang/srt/mem_cache/unified_radix_cache.py"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    "text",
     [
-        ("", "that release, which has no UnifiedRadixCache with check_hicache_events; "),
-        ("class UnifiedRadixCache:\n    def match(self): ...\n", "that release, which has no "),
-        (
-            "class UnifiedRadixCache:\n    def check_hicache_events(self): ...\n",
-            "UnifiedRadixCache of that release; ",
-        ),
+        "",
+        "class UnifiedRadixCache:\n    def match(self): ...\n",
+        # The class and its check are there, what they need is not.
+        "class UnifiedRadixCache:\n    def check_hicache_events(self): ...\n",
     ],
 )
-def test_a_release_in_the_cache_is_not_called_what_it_has_not(
-    pip: Pip, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+def test_a_release_that_cannot_be_lifted_is_bad_input_and_listed_nowhere(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     if text:
         monkeypatch.setitem(FILES, UNIFIED, text)
-    release = fetch(VERSION)
+    for asked in (sglang.lifted, sglang.fetched):
+        with pytest.raises(BadInput, match=r"subject sglang==9\.8\.7 cannot be lifted, choose an"):
+            asked(f"sglang=={VERSION}")
 
-    assert sglang.known()[f"sglang=={VERSION}"].startswith(told)
-
-    spoil_file(release)
-    spoilt = sglang.known()[f"sglang=={VERSION}"]
-    assert spoilt.startswith("that release, of which nothing is known; ")
-    assert "will be fetched again" in spoilt
+    assert not [name for name in sglang.known() if VERSION in name]
+    # Asked for again it is refused from the cache.
     assert pip.calls == 1
+
+
+def test_a_release_is_listed_with_the_class_that_it_has(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path, text in fake_hiradix.files().items():
+        monkeypatch.setitem(FILES, f"sglang/srt/{path}", text)
+
+    assert sglang.fetched(f"sglang=={VERSION}").endswith("hashes ok")
+
+    (name,) = [name for name in sglang.known() if VERSION in name]
+    assert name == f"sglang=={VERSION}:hiradix"
+    assert sglang.known()[name].startswith("HiRadixCache of that release; ")
+    with pytest.raises(BadInput, match="cannot be lifted"):
+        sglang.lifted(f"sglang=={VERSION}")
+
+
+def test_of_a_known_release_it_is_told_that_it_is_not_whole(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sglang, "KNOWN", (VERSION,))
+    spoil_file(fetch(VERSION))
+
+    assert "will be fetched again" in sglang.known()[f"sglang=={VERSION}"]
 
 
 def test_versions_are_listed_by_value_and_a_post_release_after_what_it_mends() -> None:

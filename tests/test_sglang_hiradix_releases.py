@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from testbed import subjects
-from testbed.subjects.sglang import LiftError
+from testbed.subjects.sglang import Unliftable
 from testbed.topology import Topology
 from testbed.trace.events import Complete, End, Event
 from tests.rig import Rig, at_hand, of_kind, operations, run_ranks
@@ -98,7 +98,7 @@ def test_what_can_be_called_besides_the_check_is_what_the_release_has(
 
 
 def test_a_release_that_has_no_such_class_any_more_says_which_file_is_missing() -> None:
-    with pytest.raises(LiftError, match=r"sglang==0\.5\.23.*mem_cache\.hiradix_cache has no file"):
+    with pytest.raises(Unliftable, match=r"sglang==0\.5\.23.*mem_cache\.hiradix_cache has no file"):
         subjects.prepare("sglang==0.5.23:hiradix")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from testbed import subjects
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.errors import BadInput
 from testbed.subjects.sglang import checkout, names
 from testbed.subjects.sglang.lift import Library
 from testbed.subjects.sglang.names import SubjectName
@@ -65,7 +65,9 @@ def test_a_folder_that_is_none_or_holds_no_package_is_bad_input(tmp_path: Path) 
 
 
 def test_a_package_without_the_class_names_the_module_that_is_missing(package: Path) -> None:
-    with pytest.raises(EnvironmentFault, match=r"module .*unified_radix_cache has no file") as told:
+    with pytest.raises(
+        BadInput, match=r"cannot be lifted, .*: .*module .*unified_radix_cache has no file"
+    ) as told:
         subjects.prepare(f"sglang@{package}")
 
     assert "\n" not in str(told.value)
@@ -75,10 +77,10 @@ def test_a_package_whose_class_lacks_the_method_names_both(package: Path) -> Non
     file = package / "srt/mem_cache/unified_radix_cache.py"
     file.write_text("class UnifiedRadixCache:\n    def reset(self):\n        pass\n")
 
-    with pytest.raises(EnvironmentFault) as told:
+    with pytest.raises(BadInput) as told:
         subjects.prepare(f"sglang@{package}")
 
-    assert f"sglang@{file} has no check_hicache_events" in str(told.value)
+    assert f"UnifiedRadixCache in sglang@{file} has no check_hicache_events" in str(told.value)
 
 
 def test_what_was_read_is_hashed_and_stays_what_it_was(package: Path) -> None:

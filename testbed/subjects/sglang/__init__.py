@@ -17,7 +17,7 @@ from testbed.scenario import Call, Scenario
 from testbed.subjects.base import Need
 from testbed.subjects.sglang import checkout, names, releases
 from testbed.subjects.sglang.hiradix import HIRADIX, HiRadixSubject
-from testbed.subjects.sglang.lift import LiftError
+from testbed.subjects.sglang.lift import LiftError, Unliftable
 from testbed.subjects.sglang.lifted import CacheClass, Lifted, has_class, lift
 from testbed.subjects.sglang.names import RELEASE, is_lifted
 from testbed.subjects.sglang.source import Source
@@ -26,7 +26,7 @@ from testbed.subjects.sglang.unified import UNIFIED, UnifiedSubject
 
 __all__ = [
     "RELEASE",
-    "LiftError",
+    "Unliftable",
     "cached",
     "check",
     "check_form",
@@ -104,36 +104,48 @@ def check_form(name: str) -> None:
 
 def known() -> dict[str, str]:
     """Releases by name, those in the cache and those known when this was written, and one line on
-    each: what it is, and whether it is at hand. Asks no index.
+    each: what it is, and whether it is at hand. One in the cache that cannot be lifted is left out.
+    Asks no index.
     """
     cached = {entry.version: entry for entry in releases.entries()}
     told: dict[str, str] = {}
-    for version in sorted({*KNOWN, *cached}, key=releases.age):
-        state = _state(cached[version]) if version in cached else "not fetched yet"
-        what = "UnifiedRadixCache of that release" if version in KNOWN else _seen(cached[version])
-        told[f"{names.RELEASE}{version}"] = f"{what}; {state}"
-    for version in KNOWN_HIRADIX:
-        state = _state(cached[version]) if version in cached else "not fetched yet"
-        name = f"{names.RELEASE}{version}:{names.HIRADIX}"
-        told[name] = f"HiRadixCache of that release; {state}"
+    for suffix, kind, known in (
+        ("", UNIFIED, KNOWN),
+        (f":{names.HIRADIX}", HIRADIX, KNOWN_HIRADIX),
+    ):
+        for version in sorted({*known, *cached}, key=releases.age):
+            name = f"{names.RELEASE}{version}{suffix}"
+            state = _state(cached[version]) if version in cached else "not fetched yet"
+            if version in known or _lifts(cached[version], name, kind):
+                told[name] = f"{kind.name} of that release; {state}"
     return told
 
 
 def fetched(name: str) -> str:
-    """Fetch a release as ``check`` does; one line on what is there now."""
-    version = names.parse(name).where
+    """Fetch a release as ``check`` does; one line on what is there now. Raises Unliftable too,
+    where nothing of it can be lifted.
+    """
+    version, wanted = names.parse(name)[1:]
     release = releases.fetch(version)
     entry = next(one for one in releases.entries() if one.folder == release.folder)
+    hiradix = f"{names.RELEASE}{version}:{names.HIRADIX}"
+    if wanted == names.HIRADIX or not _lifts(entry, hiradix, HIRADIX):
+        lifted(name)
     return f"{names.RELEASE}{version}: {_state(entry)}"
 
 
-def _seen(entry: releases.Entry) -> str:
-    # The text is looked at and not lifted: a list must not take seconds for each entry.
-    if entry.trouble:
-        return "that release, of which nothing is known"
-    if has_class(releases.opened(entry.version), UNIFIED):
-        return "UnifiedRadixCache of that release"
-    return "that release, which has no UnifiedRadixCache with check_hicache_events"
+def _lifts(entry: releases.Entry, name: str, kind: CacheClass) -> bool:
+    """Whether the class of a release in the cache can be lifted. Of one that is not whole nothing
+    can be said.
+    """
+    # The text first: a list must not take a second for each entry.
+    if entry.trouble or not has_class(releases.opened(entry.version), kind):
+        return False
+    try:
+        lifted(name)
+    except Unliftable:
+        return False
+    return True
 
 
 def _state(entry: releases.Entry) -> str:
@@ -156,11 +168,13 @@ def check(name: str) -> None:
 
 @cache
 def lifted(name: str) -> Lifted:
-    """Lift a subject, once per process. Raises as ``check``, and LiftError for what cannot be
-    lifted.
-    """
+    """Lift a subject, once per process. Raises as ``check``, and Unliftable."""
     parsed = names.parse(name)
-    return lift(_source(parsed), _KINDS[parsed.cache].cache)
+    source = _source(parsed)
+    try:
+        return lift(source, _KINDS[parsed.cache].cache)
+    except LiftError as error:
+        raise Unliftable(f"subject {name} cannot be lifted, choose another: {error}") from error
 
 
 def offers(name: str) -> Collection[Call]:

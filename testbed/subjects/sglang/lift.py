@@ -28,7 +28,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from testbed.errors import EnvironmentFault
+from testbed.errors import BadInput, EnvironmentFault
 from testbed.subjects.sglang.names import PACKAGE
 from testbed.subjects.sglang.source import Source
 
@@ -40,6 +40,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 class LiftError(EnvironmentFault):
     """A name of the release that the testbed cannot bring to life; not the release's own fault."""
+
+
+class Unliftable(BadInput):
+    """A subject that cannot be lifted at all: another one has to be chosen."""
 
 
 class LiftedClass(typing.NamedTuple):

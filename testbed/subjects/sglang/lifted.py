@@ -67,10 +67,7 @@ def lift(source: Source, wanted: CacheClass) -> Lifted:
     cache = module.lift_class(wanted.name, wanted.roots, cut_by(seams))
     for root in wanted.needs(cache):
         if root not in cache.methods:
-            raise LiftError(
-                f"subject {source.name}: {wanted.name} in {module.told} has no {root}, choose "
-                "another"
-            )
+            raise LiftError(f"{wanted.name} in {module.told} has no {root}")
     engine = type(wanted.name, (seams, cache.cls), {})
     adapter = adapter_of(cache)
     controller = library.module(CONTROLLER_MODULE)
