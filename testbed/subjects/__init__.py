@@ -13,7 +13,7 @@ from testbed.cache import KVCache, TransferController
 from testbed.errors import BadInput, brief
 from testbed.protocols import Groups
 from testbed.scenario import Call, Scenario
-from testbed.subjects import bugs, own, sglang
+from testbed.subjects import bugs, face, own, sglang
 from testbed.subjects.base import Map, Need, Subject
 from testbed.subjects.minimal import MinimalSubject
 from testbed.subjects.sglang import RELEASE, check_form, fetched
@@ -142,7 +142,9 @@ def make(
     groups: Groups,
     scenario: Scenario,
 ) -> Subject:
-    """The subject of one rank, listening to its cache's splits. Raises as ``check`` does."""
+    """The subject of one rank, listening to its cache's splits. Raises as ``check`` does, and
+    FaceError for what a class of your own lacks.
+    """
     subject: Subject
     if sglang.is_lifted(name):
         subject = sglang.make(name, cache, controller, groups, scenario)
@@ -154,6 +156,7 @@ def make(
             subject = bugs.make(name, cache, controller, groups, storage, sidecars)
         elif own.is_own(name):
             subject = own.find(name)(cache, controller, groups, scenario)
+            face.check(subject)
         else:
             protocol = protocols.make(name, groups)
             subject = MinimalSubject(cache, controller, protocol, storage, sidecars)

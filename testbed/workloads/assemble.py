@@ -11,6 +11,7 @@ from testbed.device import CPU, Device
 from testbed.events import Clock
 from testbed.protocols.groups import Groups
 from testbed.scenario import Scenario, select
+from testbed.subjects import face
 from testbed.subjects.base import Subject
 from testbed.trace.events import Begin, End, Final
 from testbed.trace.recorder import Recorder
@@ -83,7 +84,7 @@ class RankContext:
             pending["write"],
             pending["load"],
             self._storage_sizes(),
-            self.subject.outstanding_sends(),
+            face.outstanding_sends(self.subject),
             self.bench.cache.lock_totals(),
             self.bench.cache.usable_digest(),
         )
@@ -98,7 +99,7 @@ class RankContext:
         if self.bench.controller is not None:
             for entry, pages in self.bench.controller.host_books().items():
                 books["host"][entry] += pages
-            waiting = [str(name) for name in self.subject.pending()["prefetch"]]
+            waiting = [str(name) for name in face.pending(self.subject)["prefetch"]]
             books["host"]["flight"] += self.bench.controller.held_by_prefetches(waiting)
         self.bench.recorder.add(
             Final,
@@ -107,7 +108,7 @@ class RankContext:
             self.bench.cache.lock_totals(),
             self._explained_locks(),
             self._pending_keys(),
-            self.subject.outstanding_sends(),
+            face.outstanding_sends(self.subject),
         )
         _call(self.bench.hooks.exit)
 
@@ -118,7 +119,7 @@ class RankContext:
         return {name: waiting.qsize() for name, waiting in controller.storage_queues().items()}
 
     def _pending_keys(self) -> dict[str, list[str]]:
-        pending = self.subject.pending()
+        pending = face.pending(self.subject)
         cache, controller = self.bench.cache, self.bench.controller
         backups = controller.backups() if controller is not None and pending["backup"] else {}
         keys: dict[str, list[str]] = {"prefetch": [str(name) for name in pending["prefetch"]]}
@@ -133,7 +134,7 @@ class RankContext:
 
     def _explained_locks(self) -> list[int]:
         """Sums of [lock_ref, host_lock_ref] that the pending maps and the workload account for."""
-        pending = self.subject.pending()
+        pending = face.pending(self.subject)
         cache, controller = self.bench.cache, self.bench.controller
         writes, loads = [[int(each) for each in pending[queue]] for queue in ("write", "load")]
         device = [*writes, *loads, *self.workload.locked()]

@@ -7,10 +7,9 @@ on every rank; what a rank answers is its own.
 
 from collections.abc import Callable, Sequence
 
-from testbed.errors import BadInput
 from testbed.scenario import Call as CallName
 from testbed.scenario import CallSpec, select
-from testbed.subjects.base import Calls
+from testbed.subjects import face
 from testbed.trace.events import Answer, Call
 from testbed.workloads.base import Stage, Workload
 
@@ -18,22 +17,15 @@ QUESTIONS: frozenset[CallName] = frozenset({"prefetch-check", "load-back-poll"})
 
 
 class LoopCalls:
-    """The calls of one rank. Raises BadInput for one that the subject does not have."""
+    """The calls of one rank. Raises FaceError for one that the subject does not have."""
 
     def __init__(self, stage: Stage, workload: Workload) -> None:
         self._bench = stage.bench
         self._workload = workload
         self._answered: set[tuple[CallName, str]] = set()
         scenario = stage.bench.scenario
-        offered: Calls = getattr(stage.subject, "calls", {})
-        for spec in scenario.calls:
-            if spec.call not in offered:
-                has = ", ".join(offered) or "none"
-                raise BadInput(
-                    f"subject {scenario.subject} has no {spec.call} to call (it has: {has})"
-                )
         self._mine: list[tuple[CallSpec, Callable[[str], object]]] = [
-            (spec, offered[spec.call])
+            (spec, face.called(stage.subject, spec.call))
             for spec in scenario.calls
             if stage.bench.rank in select(spec.on, scenario.topology)
         ]
