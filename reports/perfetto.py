@@ -16,6 +16,7 @@ import msgspec
 
 from testbed.oracles.view import Op, Pipe, RankView, View
 from testbed.record import RunRecord
+from testbed.topology import told_tag
 from testbed.trace.events import (
     About,
     Begin,
@@ -235,7 +236,7 @@ def _details(op: Op) -> dict[str, Any]:
         "step": enter.step,
         "group": enter.group,
         "peer": enter.peer if enter.peer >= 0 else None,
-        "tag": enter.tag if enter.tag >= 0 else None,
+        "tag": told_tag(enter.tag) if enter.tag >= 0 else None,
         "reduce_op": enter.reduce_op,
         "tensor": f"{enter.dtype} x {enter.numel}" if enter.dtype else "",
         "put": enter.values,

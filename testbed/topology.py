@@ -17,6 +17,8 @@ from testbed.errors import BadInput, brief
 MAX_RANKS = 256
 
 _ON_NCCL = "@nccl"
+# What can be seen and is no space.
+_FIRST_LETTER, _LAST_LETTER = ord("!"), ord("~")
 
 
 class Coords(NamedTuple):
@@ -43,6 +45,17 @@ def has_tags(channel: str) -> bool:
     n-th receive from a rank takes the n-th message that this rank sent, whatever its tag.
     """
     return not channel.endswith(_ON_NCCL)
+
+
+def told_tag(tag: int) -> str:
+    """A message's tag as people read it: four letters that make up the number (``'kvAg'``), else
+    the number.
+    """
+    if tag.bit_length() in range(25, 33):
+        letters = tag.to_bytes(4, "big")
+        if all(_FIRST_LETTER <= letter <= _LAST_LETTER for letter in letters):
+            return f"'{letters.decode()}'"
+    return str(tag)
 
 
 def without_backend(channel: str) -> str:

@@ -10,6 +10,7 @@ from testbed.oracles import standing
 from testbed.oracles.causal import channel, depths
 from testbed.oracles.sides import named, singled_out
 from testbed.oracles.view import Op, RankView, View
+from testbed.topology import told_tag
 from testbed.trace.events import Block, Raised, Sync
 from testbed.trace.waits import Deadlock, Wait, prove
 from testbed.verdict import Divergence, Outcome
@@ -194,7 +195,7 @@ def _instead(op: Op, other: RankView) -> str:
         return ""
     mine, theirs = op.pipe, at.pipe
     same = (mine.group, mine.src, mine.dst) == (theirs.group, theirs.src, theirs.dst)
-    return f", under tag {theirs.tag}" if same and mine.tag != theirs.tag else ""
+    return f", under tag {told_tag(theirs.tag)}" if same and mine.tag != theirs.tag else ""
 
 
 def _hang(view: View) -> Ending:

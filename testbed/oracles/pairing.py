@@ -15,6 +15,7 @@ from testbed.oracles.sides import (
 )
 from testbed.oracles.standing import site
 from testbed.oracles.view import SENDS, Op, Pipe, RankView, View
+from testbed.topology import told_tag
 from testbed.trace.events import Enter, Touched
 from testbed.verdict import Finding
 
@@ -157,7 +158,8 @@ def _tags(out: Enter, into: Enter) -> tuple[str, str]:
     """Where a message was received under another tag: only a group without tags pairs such two."""
     if out.tag == into.tag:
         return "", ""
-    return f" under tag {out.tag}", f" under tag {into.tag}: NCCL knows no tags, only the order"
+    sent, received = told_tag(out.tag), told_tag(into.tag)
+    return f" under tag {sent}", f" under tag {received}: NCCL knows no tags, only the order"
 
 
 def _then(view: View, send: Op) -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from testbed.record import RankRecord, RunRecord
 from testbed.scenario import Scenario
-from testbed.topology import GroupSpec, Topology, has_tags, without_backend
+from testbed.topology import GroupSpec, Topology, has_tags, told_tag, without_backend
 from testbed.trace.events import (
     MODEL,
     Answer,
@@ -51,7 +51,7 @@ class Pipe(NamedTuple):
 
     def __str__(self) -> str:
         way = f"{self.group} {self.src}->{self.dst}"
-        return way if self.tag == NO_TAG else f"{way} tag {self.tag}"
+        return way if self.tag == NO_TAG else f"{way} tag {told_tag(self.tag)}"
 
 
 class Op(NamedTuple):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from testbed.topology import Topology, has_tags, without_backend
+from testbed.topology import Topology, has_tags, told_tag, without_backend
 from testbed.trace.events import (
     Block,
     Enter,
@@ -186,7 +186,7 @@ def members_of(group: str, rank: int, topology: Topology) -> tuple[int, ...]:
 def _told(event: Enter) -> str:
     place = f"{event.op} #{event.ordinal} of {event.group}"
     if event.tag > 0:
-        place += f" tag {event.tag}"
+        place += f" tag {told_tag(event.tag)}"
     caller = event.caller.rpartition(">")[2] or "no caller"
     site = f" at {event.site}" if event.site else ""
     return f"{place} ({caller}{site}, step {event.step})"
