@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from launchers.parts import Part, all_well, run_part, table
-from testbed import __version__
+from testbed import __version__, output
 from testbed.device.gpus import why_none
 
 ENVIRONMENT = 3
@@ -76,6 +76,10 @@ def jobs(whole: bool) -> list[Job]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the check and write its page; returns the exit status."""
+    return output.ended("gpu-check", lambda: _check(argv))
+
+
+def _check(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="gpu-check", description="What a GPU machine shows.")
     parser.add_argument("--out", type=Path, default=DEFAULT_PAGE, metavar="PAGE")
     parser.add_argument("--whole", action="store_true", help="every case of the main job")

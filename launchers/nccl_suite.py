@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from testbed import output
 from testbed.device import gpus
 
 BAD_INPUT = 2
@@ -23,6 +24,10 @@ def suite_command(world: int, options: Sequence[str]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the suite; returns its exit status."""
+    return output.ended("test-nccl", lambda: _run_suite(argv))
+
+
+def _run_suite(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="test-nccl", description="The cases over NCCL.")
     parser.add_argument("--world", type=int, metavar="N", help="default: the GPUs there are")
     options, for_pytest = parser.parse_known_args(argv)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launchers.parts import Part, all_well, run_part, table
+from testbed import output
 
 TARGETS = ("test-nccl", "test-bugs", "matrix", "bench-pp")
 DEFAULT_OUT = Path("reports/out/nightly")
@@ -24,6 +25,10 @@ _PAGES = ("index.html", "summary.md", "*.html", "*.md")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run every target; returns the exit status."""
+    return output.ended("nightly", lambda: _run_all(argv))
+
+
+def _run_all(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="nightly", description="The long targets, one by one.")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR")
     options = parser.parse_args(argv)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from testbed import output
 from testbed.runs import DEFAULT_WORLD
 
 FAKE, REAL = "cpu", "cuda"
@@ -26,6 +27,10 @@ Rows = Mapping[str, Mapping[str, Any]]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run both ways and compare; returns the exit status."""
+    return output.ended("same-verdicts", lambda: _compare(argv))
+
+
+def _compare(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="same-verdicts", description="Fake against real events.")
     parser.add_argument("scenarios", nargs="+", metavar="SCENARIO")
     parser.add_argument("--world", type=int, default=DEFAULT_WORLD, metavar="N")

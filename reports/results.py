@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from testbed import output
 from testbed.errors import BadInput, EnvironmentFault, shortened
 from testbed.oracles.causal import channel
 from testbed.oracles.view import Op, RankView
@@ -270,5 +271,10 @@ def write_json(data: Any, out: str) -> None:
         raise kind(f"{shortened(out)}: cannot be written ({error.strerror})") from error
 
 
-if __name__ == "__main__":
+def _print_schema() -> int:
     write_json(schema(), "-")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(output.ended("results", _print_schema))

@@ -14,7 +14,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from reports.table import shorten
-from testbed import record
+from testbed import output, record
 from testbed.errors import BadInput
 from testbed.oracles import View
 from testbed.oracles.endings import is_echo
@@ -128,15 +128,15 @@ def read(session: str) -> list[Line]:
 
 def main(argv: Sequence[str]) -> int:
     """Print the table of a session; returns the exit status."""
+    return output.ended("sensitivity", lambda: _print(argv))
+
+
+def _print(argv: Sequence[str]) -> int:
     if len(argv) > 1 or argv[:1] in (["-h"], ["--help"]):
         print("usage: python -m reports.sensitivity [SESSION]", file=sys.stderr)
         return BAD_INPUT
     session = argv[0] if argv else str(DEFAULT_ROOT / LATEST)
-    try:
-        lines = read(session)
-    except BadInput as error:
-        print(f"sensitivity: {error}", file=sys.stderr)
-        return BAD_INPUT
+    lines = read(session)
     print(f"{table(lines)}\n\n{tally(lines)}")
     if (Path(session) / "runs").is_dir():
         kept = Path(session) / TABLE_FILE

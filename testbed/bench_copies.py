@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 
+from testbed import output
 from testbed.device import CudaDevice
 from testbed.device.gpus import why_none
 from testbed.events import Clock, Readiness
@@ -71,6 +72,10 @@ def table(costs: Sequence[Cost]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; returns the exit status."""
+    return output.ended("bench-copies", lambda: _measured(argv))
+
+
+def _measured(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="bench-copies", description="Copies between the pools.")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write JSON to this file")
     options = parser.parse_args(argv)

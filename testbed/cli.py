@@ -43,14 +43,13 @@ from testbed.cli_common import (
     AS_EXPECTED,
     BAD_INPUT,
     ENVIRONMENT,
-    INTERRUPTED,
     NOT_AS_EXPECTED,
     RAISE_WORLD,
     fleet_options,
     json_option,
     width,
 )
-from testbed.errors import BadInput, EnvironmentFault, naming, one_line
+from testbed.errors import EnvironmentFault, naming
 from testbed.runs import (
     DEFAULT_ROOT,
     DEFAULT_WORLD,
@@ -77,26 +76,14 @@ LISTS = ("scenarios", "subjects", "faults", "oracles", "keys")
 
 def main(argv: Sequence[str] | None = None, make_fleet: MakesFleet = Fleet) -> int:
     """Run one command and return its exit status."""
-    try:
-        with output.guarded():
-            options = _parser().parse_args(argv)
-            if getattr(options, "json", None) is not None:
-                check_json(options.json)
-            status: int = options.command(options, make_fleet)
-    except BadInput as error:
-        return _complain(str(error), BAD_INPUT)
-    except EnvironmentFault as error:
-        return _complain(str(error), ENVIRONMENT)
-    except KeyboardInterrupt:
-        return _complain("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        return NOT_AS_EXPECTED
-    return status
+    return output.ended("testbed", lambda: _command(argv, make_fleet))
 
 
-def _complain(message: str, status: int) -> int:
-    with contextlib.suppress(OSError):  # the status still tells
-        print(f"testbed: {one_line(message)}", file=sys.stderr)
+def _command(argv: Sequence[str] | None, make_fleet: MakesFleet) -> int:
+    options = _parser().parse_args(argv)
+    if getattr(options, "json", None) is not None:
+        check_json(options.json)
+    status: int = options.command(options, make_fleet)
     return status
 
 

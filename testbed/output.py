@@ -1,4 +1,4 @@
-"""Output that cannot be written is told in one line, like any other fault.
+"""Programs that end in one line and an exit status, also where their output cannot be written.
 
 Inside ``guarded`` a ``print`` that finds a full device raises EnvironmentFault, one whose reader
 has left BrokenPipeError; either way nothing more is written, not even when the interpreter ends.
@@ -6,11 +6,36 @@ has left BrokenPipeError; either way nothing more is written, not even when the 
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO, cast
 
-from testbed.errors import EnvironmentFault
+from testbed.cli_common import BAD_INPUT, ENVIRONMENT, INTERRUPTED, NOT_AS_EXPECTED
+from testbed.errors import BadInput, EnvironmentFault, one_line
+
+
+def ended(name: str, program: Callable[[], int]) -> int:
+    """Run a program and return its exit status: what it returns, 2 for BadInput, 3 for
+    EnvironmentFault, 130 for Ctrl-C, each told in one line that begins with ``name``; 1 if the
+    reader of its output has left.
+    """
+    try:
+        with guarded():
+            return program()
+    except BadInput as error:
+        return _complain(name, str(error), BAD_INPUT)
+    except EnvironmentFault as error:
+        return _complain(name, str(error), ENVIRONMENT)
+    except KeyboardInterrupt:
+        return _complain(name, "interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        return NOT_AS_EXPECTED
+
+
+def _complain(name: str, message: str, status: int) -> int:
+    with suppress(OSError):  # the status still tells
+        print(f"{name}: {one_line(message)}", file=sys.stderr)
+    return status
 
 
 class _Guarded:

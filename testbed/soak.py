@@ -26,8 +26,7 @@ import hypothesis
 from hypothesis import strategies as st
 
 from reports.progress import progress
-from testbed import subjects
-from testbed.errors import BadInput, EnvironmentFault
+from testbed import output, subjects
 from testbed.oracles import judge
 from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, check_world, prepare
 from testbed.scenario import Scenario, Sidecar, from_object, to_object
@@ -167,6 +166,10 @@ def _key(scenario: Scenario) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Hunt with each subject in turn and tell what came of it, a line each."""
+    return output.ended("soak", lambda: _hunts(argv))
+
+
+def _hunts(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__.split("\n")[0])
     parser.add_argument("--examples", type=int, default=1000, metavar="N", help="in all")
     parser.add_argument("--subject", default=",".join(SOUND), metavar="S[,S]")
@@ -176,27 +179,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     names = options.subject.split(",")
     status = 0
-    try:
-        check_world(options.world, "--world")
+    check_world(options.world, "--world")
+    for name in names:
+        subjects.check(name)
+    with Fleet(options.world) as fleet:
         for name in names:
-            subjects.check(name)
-        with Fleet(options.world) as fleet:
-            for name in names:
-                result = hunt(fleet, name, -(-options.examples // len(names)), options.seed)
-                told = f"{name}: {result.ran} runs in {result.seconds:.0f} s, seed {options.seed}"
-                if result.found is None or result.verdict is None:
-                    print(f"{told}: nothing found", flush=True)
-                    continue
-                status = 1
-                path = save(result, options.save)
-                print(f"{told}: {result.verdict.outcome}: {result.verdict.summary}")
-                print(f"    python -m testbed run {path}", flush=True)
-    except BadInput as error:
-        print(f"soak: {error}", file=sys.stderr)
-        return 2
-    except EnvironmentFault as error:
-        print(f"soak: {error}", file=sys.stderr)
-        return 3
+            result = hunt(fleet, name, -(-options.examples // len(names)), options.seed)
+            told = f"{name}: {result.ran} runs in {result.seconds:.0f} s, seed {options.seed}"
+            if result.found is None or result.verdict is None:
+                print(f"{told}: nothing found", flush=True)
+                continue
+            status = 1
+            path = save(result, options.save)
+            print(f"{told}: {result.verdict.outcome}: {result.verdict.summary}")
+            print(f"    python -m testbed run {path}", flush=True)
     return status
 
 

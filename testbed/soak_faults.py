@@ -25,7 +25,7 @@ from typing import Any
 from tabulate import tabulate
 
 from reports.progress import progress
-from testbed.errors import BadInput, EnvironmentFault
+from testbed import output
 from testbed.oracles import judge
 from testbed.record import RunRecord
 from testbed.runs import DEFAULT_WORLD, check_world
@@ -189,19 +189,16 @@ def soak(world: int, rounds: int) -> tuple[dict[str, Tally], Standing, Standing]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Soak, and print what came of it."""
+    return output.ended("soak_faults", lambda: _soak(argv))
+
+
+def _soak(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="soak_faults", description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=200, metavar="N")
     parser.add_argument("--world", type=int, default=DEFAULT_WORLD, metavar="N")
     options = parser.parse_args(argv)
-    try:
-        check_world(options.world, "--world")
-        tallies, before, after = soak(options.world, options.rounds)
-    except BadInput as error:
-        print(f"soak_faults: {error}", file=sys.stderr)
-        return 2
-    except EnvironmentFault as error:
-        print(f"soak_faults: {error}", file=sys.stderr)
-        return 3
+    check_world(options.world, "--world")
+    tallies, before, after = soak(options.world, options.rounds)
     rows = [
         [name, one.runs, len(one.wrong), *_spread(one.verdict_ms), *_spread(one.next_ms)]
         for name, one in tallies.items()

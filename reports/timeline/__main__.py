@@ -8,25 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reports.timeline import scene, standalone
-from testbed import record
+from testbed import output, record
 from testbed.errors import BadInput
 from testbed.runs import find_run, judged
 
 
 def main(argv: Sequence[str]) -> int:
     """Draw it and return the exit status."""
+    return output.ended("timeline", lambda: _draw(argv))
+
+
+def _draw(argv: Sequence[str]) -> int:
+    if len(argv) != 2:
+        raise BadInput("give a run and the file to draw into: RUN OUT.svg")
+    run, out = find_run(argv[0]), Path(argv[1])
+    result = judged(record.load(run), run)
     try:
-        if len(argv) != 2:
-            raise BadInput("give a run and the file to draw into: RUN OUT.svg")
-        run, out = find_run(argv[0]), Path(argv[1])
-        result = judged(record.load(run), run)
-        try:
-            out.write_text(standalone(scene(result), result.scenario.case_id), encoding="utf-8")
-        except OSError as error:
-            raise BadInput(f"{out}: cannot be written ({error.strerror})") from error
-    except BadInput as error:
-        print(f"timeline: {error}", file=sys.stderr)
-        return 2
+        out.write_text(standalone(scene(result), result.scenario.case_id), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{out}: cannot be written ({error.strerror})") from error
     return 0
 
 
