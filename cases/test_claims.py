@@ -1,4 +1,4 @@
-"""Promises held against every subject: the seed's one agreement a step, storage counts that stay
+"""Promises held against every subject: #33473's one agreement a step, storage counts that stay
 in the stage.
 """
 

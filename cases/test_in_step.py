@@ -1,4 +1,4 @@
-"""Runs in which nothing is wrong: storage, sidecar pools, many rounds, and the seed's own unit
+"""Runs in which nothing is wrong: storage, sidecar pools, many rounds, and #33473's own unit
 test on real ranks.
 """
 

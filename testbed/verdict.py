@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Outcome(str, Enum):
-    """The verdicts of DESIGN 5; ``error`` is the testbed's own failure, never the subject's."""
+    """How a run can end; ``error`` is the testbed's own failure, never the subject's."""
 
     OK = "ok"
     DEGRADED = "degraded"

@@ -58,7 +58,7 @@ def test_what_is_right_in_a_bugs_scenario_is_never_violated_there(scenario: Scen
 def test_every_bug_is_listed_with_its_mistake_and_its_report() -> None:
     listed = subjects.available()
 
-    assert listed["bug:max-for-min"] == "MAX where MIN is meant (A2 #27489)"
+    assert listed["bug:max-for-min"] == "MAX where MIN is meant (#27489)"
     assert {f"bug:{name}" for name in NAMES} <= listed.keys()
 
 

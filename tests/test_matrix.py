@@ -53,7 +53,7 @@ def made(*cells: Row) -> Matrix:
         world=4,
         out="reports/out/x",
         subjects=list(dict.fromkeys(each["subject"] for each in cells)),
-        scenarios=[Line(name, "pp2tp2", "A1 #26921, o/r#7", "why <it>") for name in names],
+        scenarios=[Line(name, "pp2tp2", "#26921, o/r#7", "why <it>") for name in names],
         cells=list(cells),
     )
 
@@ -173,7 +173,7 @@ def test_the_scenarios_of_a_matrix_name_their_reports() -> None:
     published = matrix.published()
     assert {"empty-follower-write", "claim-one-agreement"} <= {one.name for one in published}
     for one in published:
-        assert re.fullmatch(r"([A-G]\d+ )?([\w.-]+/[\w.-]+)?#\d+(, .*)?", one.report), one.name
+        assert re.fullmatch(r"([\w.-]+/[\w.-]+)?#\d+(, .*)?", one.report), one.name
 
 
 def told_in(page: str) -> dict[str, str]:

@@ -13,10 +13,10 @@ from testbed.protocols.groups import Groups
 
 
 class Batched:
-    """SGLang 0.5.19, with storage as the seed's text has it: stage-local."""
+    """SGLang 0.5.19, with storage as its description has it: stage-local."""
 
     name = "batched"
-    summary = "one agreement for writes and loads, storage in the stage: the seed"
+    summary = "one agreement for writes and loads, storage in the stage"
     stage_local = True
 
     def __init__(self, groups: Groups) -> None:

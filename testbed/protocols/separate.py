@@ -16,7 +16,7 @@ from testbed.protocols.groups import Groups
 
 
 class Separate:
-    """SGLang 0.5.13 to 0.5.18: what the seed replaced.
+    """SGLang 0.5.13 to 0.5.18: what batching replaced.
 
     Where a release skips an agreement on a rank without a controller, this one enters it with 0.
     """

@@ -21,9 +21,10 @@ from testbed.workloads.traffic import Traffic
 
 
 class RankContext:
-    """One rank's parts, and the loop over them. The order in a step is that of DESIGN section 2:
-    what the devices did since the last step, the model's traffic, new transfers, the subject's
-    check, then what else the scenario has it called for."""
+    """One rank's parts, and the loop over them. The order in a step: what the devices did since the
+    last step, the model's traffic, new transfers, the subject's check, then what else the scenario
+    has it called for.
+    """
 
     def __init__(
         self, bench: Bench, subject: Subject, workload: Workload, traffic: Traffic | None = None

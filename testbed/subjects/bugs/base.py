@@ -7,7 +7,7 @@ from testbed.subjects.minimal import MinimalSubject
 class Planted:
     """Mixed into a sound protocol or subject whose one mistake the class then makes.
 
-    report: where it was published, by its id in the bug atlas where it has one; numbers are issues
+    report: where it was published; numbers are issues
     and pull requests of sgl-project/sglang unless another repository is named. summary: the mistake
     in one line. sound: the subject that is right in the same scenario, where that is another than
     the one the class is made of.

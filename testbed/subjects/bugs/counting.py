@@ -14,7 +14,7 @@ from testbed.subjects.bugs.base import OverProtocol, Planted
 class MaxForMin(Planted, Batched):
     """The fastest rank of the leader stage speaks for all."""
 
-    report = "A2 #27489"
+    report = "#27489"
     summary = "MAX where MIN is meant"
 
     def __init__(self, groups: Groups) -> None:
@@ -32,7 +32,7 @@ class LeaderOnlyMin(Planted, World):
     """Only the leader stage counts, and yet the MIN is over all stages: the followers' zeros
     win."""
 
-    report = "F2 #33473"
+    report = "#33473"
     summary = "leader-only counts under a MIN over all stages: nothing ever advances"
 
     def _counts(self, party: Party) -> torch.Tensor:
@@ -43,7 +43,7 @@ class LeaderOnlyMin(Planted, World):
 class AnyReady(Planted, Batched):
     """ACKs are popped from the head, but whichever are ready are counted."""
 
-    report = "B4 bytedance-iaas #677"
+    report = "bytedance-iaas/sglang#677"
     summary = "counts every ready ACK instead of the ready prefix"
 
     def _counts(self, party: Party) -> torch.Tensor:
@@ -61,7 +61,7 @@ def _ready(acks: Sequence[Any]) -> int:
 class SlotsSwapped(Planted, Batched):
     """Followers unpack the vector in the other order."""
 
-    report = "D2 #33473"
+    report = "#33473"
     summary = "writes and loads swapped where a follower unpacks the vector"
 
     def __init__(self, groups: Groups) -> None:
@@ -78,7 +78,7 @@ class _Swapped(Agreement):
 class AppliedTwice(Planted, Batched):
     """The flush after the step completes the same count of writes once more."""
 
-    report = "B3 #30511"
+    report = "#30511"
     summary = "an agreed count of writes is applied twice in its step"
 
     def check(self, party: Party) -> None:
@@ -93,7 +93,7 @@ class AppliedTwice(Planted, Batched):
 class StaleCounts(Planted, Batched):
     """Every second round does without the agreement and takes the result of the last one again."""
 
-    report = "F2 #39903"
+    report = "#39903"
     summary = "a round without sync reuses the counts of the last one"
 
     def __init__(self, groups: Groups) -> None:
@@ -115,7 +115,7 @@ class _Remembering(Agreement):
 class CountedAgain(Planted, Deferred):
     """Counts before it completes what it counted last: that is still in the queue then."""
 
-    report = "B4 #29109, F2 #39903"
+    report = "#29109, #39903"
     summary = "counts under way are counted again: more is popped than the queue holds"
 
     def check(self, party: Party) -> None:
@@ -131,7 +131,7 @@ class CountedAgain(Planted, Deferred):
 class StorageMerged(Planted, Batched):
     """Storage counts take the way of the others: from the leader stage to all."""
 
-    report = "B7 #33473"
+    report = "#33473"
     summary = "storage counts merged across stages that own other pools"
 
     def check(self, party: Party) -> None:
@@ -148,7 +148,7 @@ class StorageMerged(Planted, Batched):
 class NoWait(Planted, OverProtocol):
     """A write that was commanded is taken for finished."""
 
-    report = "A9 #33473"
+    report = "#33473"
     summary = "completes a commanded write without waiting for its own event"
 
     def writing_check(self, count: int) -> None:

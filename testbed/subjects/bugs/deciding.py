@@ -9,7 +9,7 @@ from testbed.subjects.bugs.base import OverProtocol, Planted
 class LruByClock(Planted, OverProtocol):
     """A node's age is the wall clock of its rank's machine, which may be set back."""
 
-    report = "C4 #22759"
+    report = "#22759"
     summary = "least recently used by wall clock instead of by access"
 
     def __init__(self, *parts: Any) -> None:
@@ -20,7 +20,7 @@ class LruByClock(Planted, OverProtocol):
 class LocalFreeSpace(Planted, OverProtocol):
     """A write is begun where three quarters of this rank's own host pool are free."""
 
-    report = "C2 #31425"
+    report = "#31425"
     summary = "write-backup decided from the rank's own free space"
 
     def __init__(self, *parts: Any) -> None:

@@ -18,7 +18,7 @@ from testbed.subjects.bugs.base import OverProtocol, Planted
 class EarlyReturnWrite(Planted, Separate):
     """A rank whose pending map is empty does not enter the agreement on writes."""
 
-    report = "A1 #26921"
+    report = "#26921"
     summary = "returns before the agreement on writes where no write is pending"
 
     def writing_check(self, party: Party) -> None:
@@ -30,7 +30,7 @@ class EarlyReturnWrite(Planted, Separate):
 class EarlyReturnLoad(Planted, Separate):
     """A rank whose pending map is empty does not enter the agreement on loads."""
 
-    report = "A1 #27489"
+    report = "#27489"
     summary = "returns before the agreement on loads where no load is pending"
 
     def loading_check(self, party: Party) -> None:
@@ -42,7 +42,7 @@ class EarlyReturnLoad(Planted, Separate):
 class NoAgreement(Planted, Batched):
     """Every stage counts its own events."""
 
-    report = "B1 #22607"
+    report = "#22607"
     summary = "no agreement across stages: each completes what its own events say"
 
     def check(self, party: Party) -> None:
@@ -53,7 +53,7 @@ class NoAgreement(Planted, Batched):
 class CpLeftOut(Planted, Batched):
     """The MIN is over the tensor-parallel group only."""
 
-    report = "C3 #25395"
+    report = "#25395"
     summary = "context-parallel ranks stay outside the reduction"
 
     def __init__(self, groups: Groups) -> None:
@@ -63,7 +63,7 @@ class CpLeftOut(Planted, Batched):
 class WorldInSkew(Planted, World):
     """The protocol ``world`` as it is: sound only where no stage is a step behind another."""
 
-    report = "B6 bytedance-iaas #676"
+    report = "bytedance-iaas/sglang#676"
     summary = "one collective over all stages of a skewed pipeline"
     sound = "batched"
 
@@ -71,7 +71,7 @@ class WorldInSkew(Planted, World):
 class SyncOnlyWithWork(Planted, Batched):
     """The leader stage polls behind its "nothing to do" return, the followers do not know of it."""
 
-    report = "F4 #20560"
+    report = "#20560"
     summary = "leader stage agrees only in steps in which it has work"
 
     def check(self, party: Party) -> None:
@@ -84,7 +84,7 @@ class ShiftedStream(Planted, Batched):
     """A follower that has nothing to complete leaves its receive out: every later one takes the
     message before the one that was meant."""
 
-    report = "B2 bytedance-iaas #642"
+    report = "bytedance-iaas/sglang#642"
     summary = "idle follower skips its receive: the stream is shifted from then on"
 
     def check(self, party: Party) -> None:
@@ -96,7 +96,7 @@ class ShiftedStream(Planted, Batched):
 class FlushOnOneRank(Planted, Batched):
     """A flush that reached rank 0 alone agrees a second time in its step."""
 
-    report = "B7 bytedance-iaas #677"
+    report = "bytedance-iaas/sglang#677"
     summary = "a flush on one rank makes a second agreement"
     flushed_in = 2
 
@@ -155,7 +155,7 @@ class PerRequestChecks(OverProtocol):
 class UnknownRequest(Planted, PerRequestChecks):
     """A rank that has no prefetch of that request answers at once."""
 
-    report = "A5 #38268"
+    report = "#38268"
     summary = "per-request check returns before its reduce where the request is unknown"
 
     def check_prefetch_progress(self, request: str) -> bool:
@@ -166,7 +166,7 @@ class UnknownRequest(Planted, PerRequestChecks):
 class LoopLeftEarly(Planted, PerRequestChecks):
     """A rank that is short of room for another request stops asking."""
 
-    report = "A4 #30760"
+    report = "#30760"
     summary = "loop of per-request checks ends early on a rank that is short of room"
 
     def looked_at(self) -> Iterable[str]:
@@ -180,7 +180,7 @@ class LoopLeftEarly(Planted, PerRequestChecks):
 class LoadBackPoll(Planted, PerRequestChecks):
     """A load is confirmed by the stage, but the question is put only where it is ready."""
 
-    report = "A6 #29483"
+    report = "#29483"
     summary = "load-back poll reduces only where the local event has fired"
     waiting = ()
 

@@ -11,7 +11,7 @@ from testbed.subjects.bugs.base import OverProtocol, Planted
 class PollOnly(Planted, Batched):
     """Sends are asked whether they are complete, never waited for: gloo never says yes."""
 
-    report = "B9 #28902"
+    report = "#28902"
     summary = "sends are reaped by polling only, so none ever is"
 
     def __init__(self, groups: Groups) -> None:
@@ -27,7 +27,7 @@ class _Polling(Agreement):
 class NeverDrained(Planted, Batched):
     """Sends are collected and nobody comes for them."""
 
-    report = "B9 #28916"
+    report = "#28916"
     summary = "sends are never drained"
 
     def __init__(self, groups: Groups) -> None:
@@ -44,7 +44,7 @@ class SharedTag(Planted, Batched):
     """The counts go under the tag of the activations: which of the two a receive takes is a matter
     of order."""
 
-    report = "D1 TensorRT-LLM #7455, bytedance-iaas #642"
+    report = "NVIDIA/TensorRT-LLM#7455, bytedance-iaas/sglang#642"
     summary = "counts and activations share a tag"
 
     def __init__(self, groups: Groups) -> None:
@@ -56,7 +56,7 @@ class NoCopy(Planted, Batched):
     """One preallocated vector is sent as it is, and cleared for the next round before the message
     has left."""
 
-    report = "B9 bytedance-iaas #677"
+    report = "bytedance-iaas/sglang#677"
     summary = "sends its vector without a copy and clears it before the wait"
 
     def __init__(self, groups: Groups) -> None:
@@ -81,7 +81,7 @@ class _Uncopied(Agreement):
 class FirstStageOnly(Planted, Batched):
     """Only the first stage attaches the count to its message; the next one hands on none."""
 
-    report = "B3 #22878"
+    report = "#22878"
     summary = "the count comes from the first stage only: the third stage gets none"
 
     def __init__(self, groups: Groups) -> None:
@@ -97,7 +97,7 @@ class _FromFirstStage(Agreement):
 class DefaultDtype(Planted, Batched):
     """A follower receives into a tensor of torch's default integer type."""
 
-    report = "D2 pytorch #91535"
+    report = "pytorch/pytorch#91535"
     summary = "leader sends int32, follower receives int64"
 
     def _counts(self, party: Party) -> torch.Tensor:
@@ -107,7 +107,7 @@ class DefaultDtype(Planted, Batched):
 class OwnPoolsOnly(Planted, OverProtocol):
     """The vector has an entry for each sidecar pool that the rank itself owns."""
 
-    report = "D2 #39267"
+    report = "#39267"
     summary = "length of the vector follows the rank's own pools, so stages differ"
     made_of = Fused
 
