@@ -64,6 +64,7 @@ from testbed.runs import (
     judged,
     prepare,
     shown,
+    taken_from,
 )
 from testbed.scenario import Scenario
 from testbed.world import Fleet, MakesFleet
@@ -131,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
 
     explain = command("explain", _explain, "tell the story of a recorded run")
     explain.add_argument(
-        "run", metavar="RUN", help="its folder, or a case id of the latest session"
+        "run", metavar="RUN", help="its folder, or a case id of the newest session that has it"
     )
     explain.add_argument(
         "--full", action="store_true", help="whole tracebacks and stacks, every consequence"
@@ -147,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     diff = command("diff", _diff, "tell the first place where two recorded runs differ")
     for which in ("one", "other"):
         diff.add_argument(
-            which, metavar="RUN", help="its folder, or a case id of the latest session"
+            which, metavar="RUN", help="its folder, or a case id of the newest session that has it"
         )
 
     recheck = command("recheck", _recheck, "judge recorded runs again without running them")
@@ -189,15 +190,38 @@ def _run(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
 
 
 def _explain(options: argparse.Namespace, _: MakesFleet) -> int:
-    print(story(_judged_again(find_run(options.run)), full=options.full))
+    print(story(_judged_again(_found(options.run)), full=options.full))
     return AS_EXPECTED
 
 
 def _diff(options: argparse.Namespace, _: MakesFleet) -> int:
-    one, other = (_judged_again(find_run(named)) for named in (options.one, options.other))
+    one, other = (_judged_again(_found(named)) for named in (options.one, options.other))
     difference = compared(one, other)
     print(difference.told)
     return NOT_AS_EXPECTED if difference.differ else AS_EXPECTED
+
+
+def _found(named: str) -> Path:
+    """As ``find_run``; says of which session it is where the latest has no such run."""
+    path = find_run(named)
+    _say_session(named, path)
+    return path
+
+
+def _all_found(named: Iterable[str]) -> list[Path]:
+    """As ``find_runs`` of each; likewise."""
+    paths = []
+    for each in named:
+        found = find_runs(each)
+        _say_session(each, found[0])
+        paths += found
+    return paths
+
+
+def _say_session(named: str, path: Path) -> None:
+    told = taken_from(named, path)
+    if told:
+        print(f"testbed: {told}", file=sys.stderr)
 
 
 def _judged_again(path: Path) -> RunResult:
@@ -205,7 +229,7 @@ def _judged_again(path: Path) -> RunResult:
 
 
 def _replay(options: argparse.Namespace, make_fleet: MakesFleet) -> int:
-    paths = [path for named in options.runs for path in find_runs(named)]
+    paths = _all_found(options.runs)
     cases = [(shown(path), record.load(path).scenario) for path in paths]
     largest = max(case.topology.size for _, case in cases)
     world = min(largest, DEFAULT_WORLD) if options.world is None else options.world
@@ -263,7 +287,7 @@ def _fleet(
 
 
 def _recheck(options: argparse.Namespace, _: MakesFleet) -> int:
-    paths = [path for named in options.runs for path in find_runs(named)]
+    paths = _all_found(options.runs)
     return _status(_tell([_judged_again(path) for path in paths], options, 0, ""))
 
 

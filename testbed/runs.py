@@ -132,11 +132,7 @@ def prune(root: Path, keep: int | None) -> None:
     """
     if keep is None:
         return
-    sessions = sorted(
-        (path for path in root.iterdir() if _SESSION.fullmatch(path.name) and path.is_dir()),
-        key=_age,
-    )
-    for old in sessions[:-keep]:
+    for old in _sessions(root)[:-keep]:
         lock = _locked(old, fcntl.LOCK_EX)
         if lock is not None:
             # Renamed first: nobody finds half a session, and of two that prune one gets it.
@@ -162,6 +158,14 @@ def in_use(run: Path) -> Iterator[None]:
     finally:
         if lock is not None:
             os.close(lock)
+
+
+def _sessions(root: Path) -> list[Path]:
+    """The folders of all sessions, oldest first."""
+    there = root.iterdir() if root.is_dir() else ()
+    return sorted(
+        (path for path in there if _SESSION.fullmatch(path.name) and path.is_dir()), key=_age
+    )
 
 
 def _age(session: Path) -> tuple[str, int]:
@@ -361,8 +365,8 @@ def _ranks(ranks: list[int] | tuple[int, ...] | None) -> str | None:
 
 
 def find_run(named: str, root: Path = DEFAULT_ROOT) -> Path:
-    """A recorded run by its folder, its record file, or its case id in the latest session; or the
-    folder of a session that has but one. Raises BadInput if there is none, or several.
+    """A recorded run by its folder, its record file, or its case id in the newest session that has
+    it; or the folder of a session that has but one. Raises BadInput if there is none, or several.
     """
     found = find_runs(named, root)
     if len(found) > 1:
@@ -383,15 +387,27 @@ def find_runs(named: str, root: Path = DEFAULT_ROOT) -> list[Path]:
     if inside:
         return [(Path(named) / file).parent for file in inside]
     # Resolved: the next session takes the link away.
-    newest = (root / LATEST).resolve()
-    for path in (Path(named), newest / "runs" / file_name(named)):
+    sessions = [(root / LATEST).resolve(), *reversed(_sessions(root))]
+    by_id = (session / "runs" / file_name(named) for session in sessions)
+    for path in (Path(named), *by_id):
         if os.path.isfile(path) or os.path.isfile(path / record.RECORD_FILE):
             return [path]
     raise BadInput(
         f"{shortened(named)}: no recorded run "
         f"(give its folder, its {record.RECORD_FILE}, a session's folder, "
-        f"or a case id under {root / LATEST / 'runs'})"
+        f"or a case id of a session under {root})"
     )
+
+
+def taken_from(named: str, run: Path, root: Path = DEFAULT_ROOT) -> str:
+    """In one line which session a run is of that ``find_runs`` found by its case id; "" where that
+    is the latest one.
+    """
+    session = run.parent.parent
+    by_id = run.name == file_name(named) and session.resolve().parent == root.resolve()
+    if not by_id or os.path.exists(named) or session.resolve() == (root / LATEST).resolve():
+        return ""
+    return f"{shortened(named)} is not in the latest session, taken from {shown(session)}"
 
 
 def shown(path: Path) -> str:

@@ -193,6 +193,29 @@ def test_a_replay_does_not_prune_the_run_it_replays(
     assert not session.exists()
 
 
+@pytest.mark.parametrize("command", ["explain", "recheck", "diff", "replay"])
+def test_a_case_of_an_earlier_session_is_found_and_the_session_named(
+    folder: Path, capsys: Capture, command: str
+) -> None:
+    main(["run", write(folder, scenario("calm"))], FakeFleet)
+    earlier = (folder / "reports/out/latest").resolve().name
+    main(["run", write(folder, scenario("still"))], FakeFleet)
+    capsys.readouterr()
+    named = ["calm-batched-pp2tp2"] * (1 + (command == "diff"))
+
+    assert main([command, *named], FakeFleet) == 0
+
+    told = (
+        "testbed: calm-batched-pp2tp2 is not in the latest session, "
+        f"taken from reports/out/{earlier}\n"
+    )
+    assert capsys.readouterr().err == told * len(named)
+    main(["run", write(folder, scenario("calm"))], FakeFleet)
+    capsys.readouterr()
+    main([command, *named], FakeFleet)
+    assert capsys.readouterr().err == ""
+
+
 def test_explain_of_no_run_is_bad_input(folder: Path, capsys: Capture) -> None:
     assert "nowhere: no recorded run" in fails_with_one_line(capsys, "explain", "nowhere")
 

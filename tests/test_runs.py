@@ -10,7 +10,15 @@ import pytest
 from testbed import record, runs
 from testbed.errors import BadInput
 from testbed.record import RunRecord
-from testbed.runs import RunStore, difference, execute, find_run, find_runs, in_use, prune
+from testbed.runs import (
+    RunStore,
+    difference,
+    execute,
+    find_run,
+    find_runs,
+    in_use,
+    prune,
+)
 from testbed.scenario import Expect
 from testbed.verdict import Outcome, Verdict
 from tests.fake_fleet import FakeFleet, scenario
@@ -96,6 +104,29 @@ def test_a_run_is_found_by_folder_by_file_and_by_case_id(tmp_path: Path) -> None
     assert find_run(str(path / record.RECORD_FILE)) == path / record.RECORD_FILE
     found = find_run("null-batched-pp2tp2", tmp_path)
     assert found.resolve() == path
+
+
+SESSIONS = (("20260101-000000", "ab"), ("20260101-000000.2", "ab"), ("20260202-000000", "b"))
+
+
+def test_a_case_id_that_the_latest_session_lacks_is_that_of_the_newest_that_has_it(
+    tmp_path: Path,
+) -> None:
+    for name, cases in SESSIONS:
+        (tmp_path / name).mkdir()
+        for case in cases:
+            execute(FakeFleet(), scenario(case), RunStore(tmp_path, name))
+
+    found = find_run("a-batched-pp2tp2", tmp_path)
+    newest = find_run("b-batched-pp2tp2", tmp_path)
+
+    assert found.parent.parent.name == "20260101-000000.2"
+    assert newest.parent.parent.name == "20260202-000000"
+    assert taken_from("a-batched-pp2tp2", found, tmp_path) == (
+        f"a-batched-pp2tp2 is not in the latest session, taken from {found.parent.parent}"
+    )
+    assert taken_from("b-batched-pp2tp2", newest, tmp_path) == ""
+    assert taken_from(str(found), found, tmp_path) == ""
 
 
 def test_a_session_folder_stands_for_all_its_runs(tmp_path: Path) -> None:

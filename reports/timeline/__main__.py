@@ -10,7 +10,7 @@ from pathlib import Path
 from reports.timeline import scene, standalone
 from testbed import output, record
 from testbed.errors import BadInput
-from testbed.runs import find_run, judged
+from testbed.runs import find_run, judged, taken_from
 
 
 def main(argv: Sequence[str]) -> int:
@@ -22,6 +22,9 @@ def _draw(argv: Sequence[str]) -> int:
     if len(argv) != 2:
         raise BadInput("give a run and the file to draw into: RUN OUT.svg")
     run, out = find_run(argv[0]), Path(argv[1])
+    told = taken_from(argv[0], run)
+    if told:
+        print(f"timeline: {told}", file=sys.stderr)
     result = judged(record.load(run), run)
     try:
         out.write_text(standalone(scene(result), result.scenario.case_id), encoding="utf-8")
