@@ -18,6 +18,7 @@ from testbed.runs import (
     find_runs,
     in_use,
     prune,
+    taken_from,
 )
 from testbed.scenario import Expect
 from testbed.verdict import Outcome, Verdict
