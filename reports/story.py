@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from reports.results import row
-from testbed.oracles import standing
+from testbed.oracles import frames, standing
 from testbed.oracles.causal import channel
 from testbed.oracles.endings import is_echo
 from testbed.oracles.injected import injected
@@ -34,15 +34,6 @@ _FEW = 3
 _COLLATERAL, _BEHIND, _ECHO = ": collateral", ": stuck behind", " lost its connection "
 # Verdicts in which all but the roots merely stand where the roots have left them.
 _STOOD_STILL = (Outcome.CRASH, Outcome.HANG)
-# Where every blocked rank stands in the end; what called it is what people look for.
-_PLUMBING = (
-    "/torch/",
-    "/testbed/trace/",
-    "/testbed/world/",
-    "/testbed/workloads/",
-    "/threading.py",
-    "<frozen ",
-)
 
 
 def story(result: RunResult, *, full: bool = False) -> str:
@@ -309,18 +300,10 @@ def _trace(name: str, title: str, text: str, full: bool, *, last: bool) -> Itera
     if full:
         yield from ["", f"{name} of {title}:", textwrap.indent(text.rstrip(), "  ")]
         return
-    every = [line for line in text.splitlines() if line.strip().startswith('File "')]
-    ordered = every[::-1] if last else every
-    frames = [line for line in ordered if not any(part in line for part in _PLUMBING)] or ordered
-    told = " < ".join(_frame(line) for line in frames[:_FRAMES])
+    every = frames.raised(text) if last else frames.stood(text)
+    found = frames.of_subject(every) or every
+    told = " < ".join(f"{frame.function} ({frame.site})" for frame in found[:_FRAMES])
     yield from _field(name, f"{title}: {told}")
-
-
-def _frame(line: str) -> str:
-    """``function (file.py:12)`` of a line that names a frame."""
-    _, path, rest = line.strip().split('"', 2)
-    number, _, function = rest.removeprefix(", line ").partition(" in ")
-    return f"{function or '?'} ({path.rpartition('/')[2]}:{number.rstrip(',')})"
 
 
 def _few(told: list[str]) -> str:

@@ -432,6 +432,42 @@ def test_a_crash_began_at_the_operation_in_which_the_others_waited_for_the_root(
     assert first.minority == (0,)
 
 
+TRACEBACK = """Traceback (most recent call last):
+  File "/x/mine.py", line 9, in other
+KeyError: 'w1'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/x/testbed/world/rank.py", line 69, in run_rank
+    context.run_step()
+  File "sglang-0.5.19/srt/mem_cache/unified_radix_cache.py", line 120, in writing_check
+    self._finish(ack_id)
+  File "/x/testbed/cache/kv.py", line 40, in finish_write_through
+    raise KeyError(node_id)
+KeyError: 'w0'
+"""
+
+
+def test_a_crash_names_the_innermost_line_of_the_subjects_code() -> None:
+    def crash(traceback: str) -> RunRecord:
+        record = cut(
+            Model("pp1tp2").record(), 0, lambda one: isinstance(one, Begin) and one.step == 2
+        )
+        record = raised(record, 0, Raised(2, 0, "KeyError", "'w0'", traceback, ""))
+        return replace(entered(record, 1, 2), ended="broken")
+
+    verdict = judge(crash(TRACEBACK))
+
+    at = "(writing_check at unified_radix_cache.py:120), step 2"
+    assert verdict.summary == f"rank 0 raised KeyError: 'w0' {at}"
+    assert verdict.first_divergence is not None
+    assert verdict.first_divergence.did["0"] == f"raised KeyError: 'w0' {at}"
+    # The testbed's own line is no line of the subject's.
+    outside = TRACEBACK.replace("sglang-0.5.19/srt/mem_cache", "/x/testbed/workloads")
+    assert judge(crash(outside)).summary == "rank 0 raised KeyError: 'w0', step 2"
+
+
 def test_an_injected_fault_on_the_odd_rank_is_named_first() -> None:
     faults = [{"kind": "never-ready"}, {"kind": "empty-queue"}]
     record = Model(transfers=[write("w0", on="leader")], faults=faults).record()

@@ -149,7 +149,9 @@ def test_of_a_crash_only_the_root_is_told_at_length() -> None:
 
     lines = told(replace(record, ended="broken"))
 
-    assert field(lines, "it began at").endswith("rank 0: raised KeyError: 'w0', step 2")
+    assert field(lines, "it began at").endswith(
+        "rank 0: raised KeyError: 'w0' (writing_check at minimal.py:108), step 2"
+    )
     then = [line for line in lines if line.startswith("then ")]
     assert [line.split(" for ")[-1] for line in then] == [
         "rank 0, step 2",

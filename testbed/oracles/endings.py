@@ -6,7 +6,7 @@ import re
 import signal
 from typing import NamedTuple
 
-from testbed.oracles import standing
+from testbed.oracles import frames, standing
 from testbed.oracles.causal import channel, depths
 from testbed.oracles.sides import named, singled_out
 from testbed.oracles.view import Op, RankView, View
@@ -123,8 +123,15 @@ def _echo(rank: RankView) -> str:
 def _fate(view: View, rank: RankView) -> str:
     if rank.record.exit in ("raised", "signal"):
         inside = f" inside {_inside(rank)}" if _inside(rank) else ""
-        return f"{_cause(rank)}{inside}, step {rank.step}"
+        return f"{_cause(rank)}{inside}{_raised_at(rank)}, step {rank.step}"
     return standing.told(view, rank)
+
+
+def _raised_at(rank: RankView) -> str:
+    """`` (writing_check at minimal.py:108)``: the innermost frame of the subject's code."""
+    traceback = rank.raised.traceback if rank.record.exit == "raised" and rank.raised else ""
+    found = frames.of_subject(frames.raised(traceback))
+    return f" ({found[0].function} at {found[0].site})" if found else ""
 
 
 def signal_name(number: int) -> str:
