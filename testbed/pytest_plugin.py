@@ -57,6 +57,8 @@ _ROWS_ATTRIBUTE = "testbed_rows"
 _FAILURE_ATTRIBUTE = "testbed_failure"
 _NO_FLEET_ATTRIBUTE = "testbed_no_fleet"
 _FROM_CONTROLLER = "testbed_session"
+_RUNS_SECTION = "testbed runs of this test"
+_RUNS_SHOWN = 3
 _MARKER = (
     "scenarios(*names_or_scenarios, topologies=None, subjects=None): run the test once per"
     " scenario, topology and subject, each time as its argument 'scenario'"
@@ -172,12 +174,16 @@ def _tested(report: pytest.TestReport, before: Test | None) -> Test:
         return test
     text = str(report.longrepr)
     crash = getattr(report.longrepr, "reprcrash", None)
+    runs = [f"\n\n{title}:\n{told}" for title, told in report.sections if title == _RUNS_SECTION]
     message = crash.message if crash is not None else text.strip().rsplit("\n", 1)[-1]
     line, verdict = report.__dict__.get(_FAILURE_ATTRIBUTE, ("", ""))
     ours = report.when != "call" or (bool(line) and verdict in ("", "error"))
     kind = verdict or (report.when if ours and report.when != "call" else "")
     return test._replace(
-        outcome="error" if ours else "failure", kind=kind or "", message=message, text=text
+        outcome="error" if ours else "failure",
+        kind=kind or "",
+        message=message,
+        text=text + "".join(runs),
     )
 
 
@@ -436,13 +442,27 @@ def pytest_runtest_makereport(
     """
     report = yield
     failed = call.excinfo.value if call.excinfo is not None else None
+    rows = item.stash.get(_ROWS, [])
     if isinstance(failed, CaseFailed):
         report.__dict__[_FAILURE_ATTRIBUTE] = [failed.line, failed.verdict]
         _show(report, failed.told, failed.line)
+    elif report.failed and rows:
+        report.sections.append((_RUNS_SECTION, _told_runs(rows)))
     report.__dict__[_NO_FLEET_ATTRIBUTE] = item.config.stash[_SESSION].no_fleet
     if report.when == "teardown":
-        report.__dict__[_ROWS_ATTRIBUTE] = item.stash.get(_ROWS, [])
+        report.__dict__[_ROWS_ATTRIBUTE] = rows
     return report
+
+
+def _told_runs(rows: Sequence[Row]) -> str:
+    """Of a test that failed by an assertion of its own: what it ran last, and how to run that
+    again.
+    """
+    earlier = len(rows) - _RUNS_SHOWN
+    lines = [f"{earlier} earlier runs, then:"] if earlier > 0 else []
+    for each in rows[-_RUNS_SHOWN:]:
+        lines += [f"{each['id']}: {each['verdict']}, kept in {each['path']}", each["replay"]]
+    return "\n".join(lines)
 
 
 def pytest_terminal_summary(

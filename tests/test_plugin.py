@@ -369,3 +369,46 @@ def test_topologies_with_more_ranks_than_gpus_are_skipped_over_nccl(
 
     run.assert_outcomes(passed=2, skipped=4)
     run.stdout.fnmatch_lines(["*NCCL needs a GPU per rank: pp2tp2 has 4 ranks, this machine 2: *"])
+
+
+OWN_ASSERTION = """
+from tests.fake_fleet import scenario
+
+def test_its_own(check, run_case):
+    for name in ("a", "b", "c"):
+        run_case(scenario(name))
+    result = check(scenario("calm"))
+    assert result.verdict.ops["max_stall"] == 77
+
+def test_before_any_run(check):
+    assert False
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "1"]])
+def test_an_assertion_of_the_tests_own_shows_its_runs_and_how_to_replay_them(
+    own: pytest.Pytester, workers: list[str]
+) -> None:
+    own.makepyfile(OWN_ASSERTION)
+
+    run = own.runpytest(*workers)
+
+    run.assert_outcomes(failed=2)
+    run.stdout.fnmatch_lines(
+        [
+            "*77*",
+            "*- testbed runs of this test -*",
+            "1 earlier runs, then:",
+            "b-batched-pp2tp2: ok, kept in reports/out/*/runs/b-batched-pp2tp2",
+            "* -m testbed replay reports/out/*/runs/b-batched-pp2tp2",
+            "c-batched-pp2tp2: ok, kept in *",
+            "* -m testbed replay reports/out/*/runs/c-batched-pp2tp2",
+            "calm-batched-pp2tp2: ok, kept in reports/out/*/runs/calm-batched-pp2tp2",
+            "* -m testbed replay reports/out/*/runs/calm-batched-pp2tp2",
+        ],
+        consecutive=False,
+    )
+    assert run.stdout.str().count("testbed runs of this test") == 1
+    junit = own.path / "reports/out/latest/junit.xml"
+    failures = [failure.text or "" for failure in ElementTree.parse(junit).iter("failure")]
+    assert [" -m testbed replay reports/out/" in text for text in failures] == [True, False]
