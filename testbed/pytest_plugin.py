@@ -174,8 +174,10 @@ def _tested(report: pytest.TestReport, before: Test | None) -> Test:
         return test
     text = str(report.longrepr)
     crash = getattr(report.longrepr, "reprcrash", None)
-    runs = [f"\n\n{title}:\n{told}" for title, told in report.sections if title == _RUNS_SECTION]
     message = crash.message if crash is not None else text.strip().rsplit("\n", 1)[-1]
+    for title, told in report.sections:
+        if title == _RUNS_SECTION:
+            text += f"\n\n{title}:\n{told}"
     line, verdict = report.__dict__.get(_FAILURE_ATTRIBUTE, ("", ""))
     ours = report.when != "call" or (bool(line) and verdict in ("", "error"))
     kind = verdict or (report.when if ours and report.when != "call" else "")
@@ -183,7 +185,7 @@ def _tested(report: pytest.TestReport, before: Test | None) -> Test:
         outcome="error" if ours else "failure",
         kind=kind or "",
         message=message,
-        text=text + "".join(runs),
+        text=text,
     )
 
 

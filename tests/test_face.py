@@ -65,7 +65,9 @@ def told(act: Callable[[], object]) -> str:
 def test_a_key_that_pending_lacks_is_named_with_the_class(
     monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
-    all_but = {name: [] for name in ("write", "load", "backup", "prefetch") if name != lacking}
+    all_but: dict[str, list[int]] = {
+        name: [] for name in ("write", "load", "backup", "prefetch") if name != lacking
+    }
     monkeypatch.setattr(Mine, "pending", lambda _: all_but)
 
     assert told(context().run_step) == (
