@@ -16,7 +16,7 @@ from testbed.protocols import Groups
 from testbed.protocols.agreement import TAG
 from testbed.record import RunRecord
 from testbed.scenario import Scenario
-from testbed.topology import Topology
+from testbed.topology import Topology, told_tag
 from testbed.trace.events import MODEL, About, Enter
 from testbed.verdict import Outcome, Verdict
 from testbed.world import over_nccl
@@ -105,7 +105,7 @@ def test_without_tags_a_stage_that_runs_behind_takes_counts_for_activations(
     assert (mixed.outcome, mixed.oracle, mixed.step) == (Outcome.VIOLATION, "pairing", 0)
     assert mixed.summary == (
         "pp[tp0]@nccl 0->2: rank 2: received it as float32[64] under tag 0: NCCL knows no tags, "
-        f"only the order; rank 0: sent int32[2] under tag {TAG}"
+        f"only the order; rank 0: sent int32[2] under tag {told_tag(TAG)}"
     )
 
 
