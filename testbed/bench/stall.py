@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from testbed.bench.measure import OfRanks, roles, run
-from testbed.bench.plans import SkewPlan
+from testbed.bench.plans import Setting, SkewPlan
 from testbed.bench.stats import quantile
 from testbed.runs import RunsCases
 from testbed.topology import Topology
@@ -13,12 +13,10 @@ from testbed.topology import Topology
 Row = dict[str, Any]
 
 
-def measure(
-    on: RunsCases, plan: SkewPlan, topology: Topology, seed: int, storage: bool
-) -> list[Row]:
+def measure(on: RunsCases, plan: SkewPlan, topology: Topology, setting: Setting) -> list[Row]:
     """A row per subject, skew and role: the stall and the whole check, of a step. Raises
     EnvironmentFault."""
-    return list(_rows(plan, topology, run(on, plan, topology, seed, storage)))
+    return list(_rows(plan, topology, run(on, plan, topology, setting)))
 
 
 def _rows(plan: SkewPlan, topology: Topology, found: OfRanks) -> Iterator[Row]:
