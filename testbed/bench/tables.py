@@ -75,7 +75,8 @@ def header(document: Row) -> list[str]:
         f"{document['command']}",
         known,
         f"backend {parameters['backend']}, {parameters['topology']}, seed {parameters['seed']}, "
-        f"storage {'on' if parameters['storage'] else 'off'}, one torch thread a rank",
+        f"storage {'on' if parameters['storage'] else 'off'}, one torch thread a rank, "
+        "ranks ask for SCHED_BATCH",
         f"load average {document['load']['before']} before and {document['load']['after']} after, "
         f"{machine['cores']} cores"
         + ("" if document["load"]["calm"] else ": the machine was busy, trust the ratios only"),
