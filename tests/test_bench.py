@@ -104,6 +104,9 @@ def test_a_follower_stalls_under_skew_where_only_leaders_are_counted(two: Fleet)
     # Each stage counts its own events: nothing is completed there that is not ready.
     assert stalls["local", skew_us] == 0
     assert {row["stall_median_us"] for row in found if row["role"] == "leader"} == {0}
+    times = {(row["subject"], row["skew_us"], row["role"]): row["x_base"] for row in found}
+    assert times["batched", skew_us, "last"] is None  # it is what the others are set against
+    assert times["local", skew_us, "last"]["median"] < 1  # it does not wait for 0.2 s
 
 
 def test_a_pipeline_spends_the_compute_that_it_is_told_and_counts_its_input(two: Fleet) -> None:

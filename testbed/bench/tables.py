@@ -143,10 +143,11 @@ def overhead(rows: Sequence[Row]) -> Table:
 def stall(rows: Sequence[Row]) -> Table:
     """The section ``stall``."""
     heads = ["topology", "subject", "role", "skew us", "stall median us", "p90"]
-    heads += ["check median us", "p90"]
+    heads += ["check median us", "p90", f"x {rows[0]['base']}"]
     keys = ("skew_us", "stall_median_us", "stall_p90_us", "check_median_us", "check_p90_us")
     cells = [
         [row["topology"], row["subject"], row["role"], *(f"{row[key]:.0f}" for key in keys)]
+        + [spread_cell(row["x_base"])]
         for row in rows
     ]
     return Table(
@@ -157,7 +158,8 @@ def stall(rows: Sequence[Row]) -> Table:
         (
             f"one write a step, ready at once on the leader stage and later by the skew elsewhere; "
             f"a step takes {rows[0]['step_us']:.0f} us besides",
-            "stall: time waiting for the transfer's own event; check: the whole check",
+            "stall: time waiting for the transfer's own event; check: the whole check; "
+            f"x {rows[0]['base']}: the check against that one's, in turn in one run",
         ),
     )
 
