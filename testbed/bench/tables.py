@@ -146,8 +146,13 @@ def stall(rows: Sequence[Row]) -> Table:
     heads += ["check median us", "p90", f"x {rows[0]['base']}"]
     keys = ("skew_us", "stall_median_us", "stall_p90_us", "check_median_us", "check_p90_us")
     cells = [
-        [row["topology"], row["subject"], row["role"], *(f"{row[key]:.0f}" for key in keys)]
-        + [spread_cell(row["x_base"])]
+        [
+            row["topology"],
+            row["subject"],
+            row["role"],
+            *(f"{row[key]:.0f}" for key in keys),
+            spread_cell(row["x_base"]),
+        ]
         for row in rows
     ]
     return Table(
