@@ -19,11 +19,11 @@ from tests.test_trace import StepClock
 
 GROUP, OTHER = object(), object()
 NAMES = {GROUP: GroupSpec("pp[tp0]", (0, 1)), OTHER: GroupSpec("world", (0, 1, 2))}
-OPERATIONS = ("all_reduce", "broadcast", "send", "recv", "isend")
+OPERATIONS = ("all_reduce", "broadcast", "send", "recv", "isend", "irecv")
 
 
-class Sent(dist.Work):
-    """A send that is over at once."""
+class Done(dist.Work):
+    """An asynchronous operation that is over at once."""
 
     def wait(self, timeout: Any = None) -> bool:
         """Nothing to wait for."""
@@ -35,7 +35,7 @@ def seen() -> Iterator[list[Event]]:
     """What a shim over functions that do nothing records."""
     there = recording.functions()
     for name in OPERATIONS:
-        result = Sent() if name == "isend" else None
+        result = Done() if name.startswith("i") else None
         setattr(dist, name, _like(getattr(dist, name), result))
     recorder = ListRecorder(StepClock())
     Shim(recorder, 0, NAMES).install()
@@ -147,6 +147,22 @@ def test_a_wait_is_told_with_its_own_place(seen: list[Event]) -> None:
         ("wait", 1, "drain"),
     ]
     assert all((call.peer, call.tag, call.values) == (1, 3, [5]) for call in entered(seen))
+
+
+def test_a_buffer_in_use_is_not_read_before_its_own_wait(seen: list[Event]) -> None:
+    buffer = ints(5)
+    works = [dist.irecv(buffer, group=GROUP, group_src=1, tag=tag) for tag in (1, 2)]
+    for work in reversed(works):
+        assert work is not None
+        work.wait()
+
+    values = [(call.op, call.tag, call.values) for call in entered(seen)]
+    assert values == [
+        ("irecv", 1, [5]),
+        ("irecv", 2, []),  # it belongs to the first one
+        ("wait_irecv", 2, [5]),
+        ("wait_irecv", 1, [5]),
+    ]
 
 
 def test_the_log_holds_what_a_list_would() -> None:
