@@ -34,12 +34,13 @@ READY := $(VENV)/.ready
 endif
 
 option = $(if $(strip $(2)),$(1) $(strip $(2)))
+FAR_OPTIONS = $(call option,--listen,$(LISTEN)) $(call option,--nodes,$(NODES)) \
+	$(call option,--fleet-file,$(FLEET_FILE))
 FLEET_OPTIONS = --world $(WORLD) $(call option,--pp,$(PP)) $(call option,--tp,$(TP)) \
 	$(call option,--cp,$(CP)) $(call option,--subject,$(SUBJECT)) \
 	$(call option,--backend,$(BACKEND)) $(call option,--device,$(DEVICE)) \
 	$(call option,--agree-on,$(AGREE_ON)) \
-	$(call option,--listen,$(LISTEN)) $(call option,--nodes,$(NODES)) \
-	$(call option,--fleet-file,$(FLEET_FILE)) $(if $(strip $(K)),-k '$(K)') $(if $(filter-out 1,$(JOBS)),-n $(JOBS))
+	$(FAR_OPTIONS) $(if $(strip $(K)),-k '$(K)') $(if $(filter-out 1,$(JOBS)),-n $(JOBS))
 
 # Empty where nobody gave one: then NCCL has as many ranks as there are GPUs.
 GIVEN_WORLD = $(if $(filter file,$(origin WORLD)),,$(WORLD))
@@ -108,7 +109,8 @@ lint: $(READY) ## ruff and mypy
 
 bench-pp: $(READY) ## what an agreement costs, per protocol, against its bare operations
 	$(PY) -m testbed bench --world $(WORLD) $(call option,--subjects,$(SUBJECT)) \
-		$(if $(strip $(PP)$(TP)),--topology pp$(or $(strip $(PP)),1)tp$(or $(strip $(TP)),1))
+		$(call option,--backend,$(BACKEND)) $(FAR_OPTIONS) $(if $(strip $(PP)$(TP)$(CP)),--topology \
+		pp$(or $(strip $(PP)),1)tp$(or $(strip $(TP)),1)$(if $(strip $(CP)),cp$(strip $(CP))))
 
 bench-harness: $(READY) ## what a case costs here and in other harnesses, sound and faulty
 	$(PY) -m testbed.bench.harness --world $(WORLD)

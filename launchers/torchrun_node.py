@@ -29,7 +29,6 @@ from testbed.world import fleet_file
 from testbed.world.fleet_file import FLEET_ENV, FLEET_FILE_ENV, FleetFile
 
 DEFAULT_PORT = 29400
-HOST_MODULE = "testbed.world.host"
 HOST_WORDS = "testbed host"
 
 _FILE_LIMIT_S = 600.0
@@ -43,14 +42,14 @@ _STORE_TIMEOUT_S = 600
 def node_command(fleet: FleetFile, rendezvous: str, node: int | None) -> list[str]:
     """torchrun for this node of the fleet. Raises BadInput without a rendezvous for several."""
     if fleet.nodes == 1:
-        return torchrun_command(fleet.world, HOST_MODULE)
+        return torchrun_command(fleet.world, fleet.hosts)
     if not rendezvous:
         raise BadInput("several nodes need a rendezvous: give --rendezvous HOST[:PORT] of node 0")
     host, port = _endpoint(rendezvous)
     holds = _is_here(host) if node is None else node == 0
     return torchrun_command(
         fleet.world // fleet.nodes,
-        HOST_MODULE,
+        fleet.hosts,
         nodes=fleet.nodes,
         endpoint=f"{host}:{port}",
         own_address=own_address(fleet),

@@ -8,6 +8,7 @@ from typing import Any
 from testbed.errors import BadInput
 from testbed.runs import DEFAULT_ROOT, RunsCases
 from testbed.world import Fleet, LastingFleet, Meeting
+from testbed.world.fleet_file import HOSTS
 
 DEFAULT_FILE = DEFAULT_ROOT / "fleet.json"
 
@@ -37,18 +38,24 @@ def check(options: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def awaited_fleet(
-    world: int, options: dict[str, Any], *, oversubscribe: bool
+    world: int,
+    options: dict[str, Any],
+    *,
+    oversubscribe: bool,
+    hosts: str = HOSTS,
+    **how: Any,
 ) -> Iterator[RunsCases]:
     """A fleet of ``world`` hosts that were started elsewhere; another one is gathered when a host
-    was lost and has come back. Raises BadInput, EnvironmentFault.
+    was lost and has come back. hosts: the module that they are to run. how: as ``Fleet`` takes it.
+    Raises BadInput, EnvironmentFault.
     """
     path = Path(options["fleet_file"] or DEFAULT_FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
     nodes = 1 if options["nodes"] is None else options["nodes"]
-    with Meeting(world, nodes, options["listen"], path) as meeting:
+    with Meeting(world, nodes, options["listen"], path, hosts) as meeting:
 
         def gather() -> Fleet:
-            return Fleet(world, oversubscribe=oversubscribe, meeting=meeting)
+            return Fleet(world, oversubscribe=oversubscribe, meeting=meeting, **how)
 
         with LastingFleet(gather) as fleet:
             yield fleet

@@ -244,11 +244,8 @@ def _check_hardware(scenario: Scenario) -> None:
     check_backend(scenario.backend, scenario.device)
     if scenario.backend == "nccl":
         gpus.check_one_each(scenario.topology)
-    if scenario.agree_on == "nccl" and not subjects.places_tensors(scenario.subject):
-        raise BadInput(
-            f"subject {scenario.subject} agrees by tensors on the CPU, which NCCL cannot carry:"
-            " leave --agree-on out, or take a protocol or a class of your own"
-        )
+    if scenario.agree_on == "nccl":
+        subjects.check_places_tensors(scenario.subject)
 
 
 def prepare(scenario: Scenario, where: str = "") -> None:

@@ -1,6 +1,7 @@
 """The benchmark on real ranks: what is measured is what it says, and the command keeps it all."""
 
 import itertools
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 from testbed.bench import cost, plots, stall, throughput
 from testbed.bench.command import JSON_FILE, MARKDOWN_FILE
 from testbed.bench.measure import fleet, run
-from testbed.bench.plans import CostPlan, Model, PipelinePlan, Point, SkewPlan
+from testbed.bench.plans import CostPlan, Model, PipelinePlan, Point, Setting, SkewPlan
 from testbed.cli import main
 from testbed.errors import EnvironmentFault
 from testbed.topology import Topology
 from testbed.world import Fleet
+from tests.whole_case import LIMIT_S
 
+ROOT = Path(__file__).resolve().parents[1]
 PIPELINE = Topology(pp=2)
 PROTOCOLS = ["separate", "batched", "fused", "deferred", "local", "world"]
 
@@ -32,7 +35,7 @@ def two() -> Iterator[Fleet]:
 def rows(two: Fleet) -> dict[tuple[str, str, str], Any]:
     """Cost of every protocol on two stages of two ranks, by subject, way and role."""
     plan = CostPlan(subjects=PROTOCOLS, rounds=2, block=5, warmup=2)
-    found = cost.measure(two, plan, Topology(2, 2), seed=0, storage=False)
+    found = cost.measure(two, plan, Topology(2, 2), Setting())
     return {(row["subject"], row["way"], row["role"]): row for row in found}
 
 
@@ -80,7 +83,7 @@ def test_storage_is_one_more_agreement_inside_the_stage_and_its_reductions_are_b
     two: Fleet,
 ) -> None:
     plan = CostPlan(subjects=["batched", "deferred"], rounds=1, block=3, warmup=1)
-    found = cost.measure(two, plan, Topology(2, 2), seed=0, storage=True)
+    found = cost.measure(two, plan, Topology(2, 2), Setting(storage=True))
     followers = [row for row in found if row["role"] == "last" and row["way"] == "raw"]
     assert [(row["received"], row["collectives"]) for row in followers] == [(1, 1), (1, 1)]
 
@@ -90,7 +93,7 @@ def test_a_follower_stalls_under_skew_where_only_leaders_are_counted(two: Fleet)
     plan = SkewPlan(
         subjects=["batched", "local"], rounds=1, skews_us=[0.0, skew_us], step_us=100.0, steps=5
     )
-    found = stall.measure(two, plan, PIPELINE, seed=0, storage=False)
+    found = stall.measure(two, plan, PIPELINE, Setting())
     stalls = {
         (row["subject"], row["skew_us"]): row["stall_median_us"]
         for row in found
@@ -101,13 +104,16 @@ def test_a_follower_stalls_under_skew_where_only_leaders_are_counted(two: Fleet)
     # Each stage counts its own events: nothing is completed there that is not ready.
     assert stalls["local", skew_us] == 0
     assert {row["stall_median_us"] for row in found if row["role"] == "leader"} == {0}
+    times = {(row["subject"], row["skew_us"], row["role"]): row["x_base"] for row in found}
+    assert times["batched", skew_us, "last"] is None  # it is what the others are set against
+    assert times["local", skew_us, "last"]["median"] < 1  # it does not wait for 0.2 s
 
 
 def test_a_pipeline_spends_the_compute_that_it_is_told_and_counts_its_input(two: Fleet) -> None:
     point = Point(length=100, step_us=2000.0, steps=5)
     model = Model(chunk_tokens=50, shared_prefix=0.5)
     plan = PipelinePlan(subjects=["batched"], rounds=1, model=model, points=[point])
-    found = throughput.measure(two, plan, PIPELINE, seed=0, storage=False)
+    found = throughput.measure(two, plan, PIPELINE, Setting())
     (row,) = throughput.rows(plan, PIPELINE, found, "batched")
     # A step computes the half of one request that is not found: 100 input tokens, 5 steps.
     assert all(entry[5] == 500 for of in found.values() for entry in of[0]["pipeline"])
@@ -118,7 +124,22 @@ def test_a_pipeline_spends_the_compute_that_it_is_told_and_counts_its_input(two:
 def test_a_rank_that_raises_is_told_in_one_line(two: Fleet) -> None:
     plan = CostPlan(subjects=["no-such-protocol"], rounds=1)
     with pytest.raises(EnvironmentFault, match=r"bench-cost on pp2tp1: .*no-such-protocol"):
-        run(two, plan, PIPELINE, seed=0, storage=False)
+        run(two, plan, PIPELINE, Setting())
+
+
+def test_hosts_of_other_machines_fork_its_ranks_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fleet.json"
+    command = [sys.executable, "-m", "launchers.torchrun_node", "--fleet-file", str(file)]
+    node = subprocess.Popen(command, cwd=ROOT)
+    monkeypatch.chdir(tmp_path)
+    quick = ["--quick", "--world", "2", "--rounds", "1", "--only", "cost", "--subjects", "batched"]
+    listen = ["--listen", "127.0.0.1:0", "--fleet-file", str(file)]
+    assert main(["bench", *quick, *listen, "--out", "far"]) == 0
+    assert node.wait(LIMIT_S) == 0
+    kept = msgspec.json.decode((tmp_path / "far" / JSON_FILE).read_bytes())
+    assert {row["way"] for row in kept["sections"]["cost"]} == {"raw", "plain", "recorded"}
 
 
 def test_the_command_shows_keeps_and_compares(
@@ -167,6 +188,8 @@ def test_without_matplotlib_there_are_tables_and_a_line_that_says_so(
         (["--topology", "2x2"], "write it as pp2tp2"),
         (["--shared-prefix", "1"], "--shared-prefix is 1.0"),
         (["--compare", "absent.json"], "absent.json: cannot be read"),
+        (["--nodes", "2"], "--nodes says nothing without --listen"),
+        (["--backend", "nccl", "--listen", "127.0.0.1:0"], "one machine only"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

@@ -8,7 +8,7 @@ import pytest
 from testbed.bench import compare, document, settings, tables
 from testbed.bench.cost import overhead
 from testbed.bench.measure import roles
-from testbed.bench.plans import CostPlan, Model, PipelinePlan, Point, plan_of, scenario_of
+from testbed.bench.plans import CostPlan, Model, PipelinePlan, Point, Setting, plan_of, scenario_of
 from testbed.bench.scaling import topologies
 from testbed.bench.schedule import schedule
 from testbed.bench.stats import crossing, quantile, ratio
@@ -78,7 +78,7 @@ def test_scaling_goes_as_far_as_it_is_told() -> None:
 
 def test_a_plan_survives_its_way_to_the_hosts() -> None:
     plan = settings.throughput(settings.QUICK, ["batched", "fused"], Model(), 1.0)
-    sent = to_object(scenario_of(plan, Topology(2, 2), seed=3, storage=True))
+    sent = to_object(scenario_of(plan, Topology(2, 2), Setting(seed=3, storage=True)))
     assert plan_of(from_object(sent, "test")) == plan
 
 
@@ -157,9 +157,9 @@ def cost_row(subject: str, way: str, role: str, median_us: float, **more: Any) -
     return {**what, **counts, **times, "x_raw": None, "x_plain": None, **more}
 
 
-def one(times: float) -> dict[str, float]:
-    """A ratio that was the same in all rounds."""
-    return {"median": times, "low": times, "high": times}
+def one(times: float, apart: float = 0.0) -> dict[str, float]:
+    """A ratio, the quartiles that far from it."""
+    return {"median": times, "low": times - apart, "high": times + apart}
 
 
 def test_overhead_is_judged_over_all_ranks_against_its_targets() -> None:
@@ -169,12 +169,20 @@ def test_overhead_is_judged_over_all_ranks_against_its_targets() -> None:
             cost_row("batched", "plain", "all", 100, x_raw=one(1.2)),
             cost_row("batched", "recorded", "all", 104, x_plain=one(1.04), x_raw=one(1.2)),
             cost_row("fused", "plain", "all", 100, x_raw=one(1.0)),
-        ]
+        ],
+        oversubscribed=True,
     )
     assert [(row["what"], row["subject"], row["met"]) for row in told] == [
-        ("subject", "batched", False),
-        ("recorder", "batched", True),
+        ("subject", "batched", "no"),
+        ("recorder", "batched", "yes"),
     ]
+    assert all(row["oversubscribed"] for row in told)
+
+
+@pytest.mark.parametrize("times", [1.0, 1.1])
+def test_a_target_inside_the_quartiles_is_neither_met_nor_missed(times: float) -> None:
+    (told,) = overhead([cost_row("fused", "recorded", "all", 1, x_plain=one(times, apart=0.06))])
+    assert told["met"] == "within the spread"
 
 
 def run_of(median_us: float, **machine: Any) -> document.Document:

@@ -2,6 +2,8 @@
 ``fake_cuda``'s and that gloo stands where NCCL would.
 """
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,10 @@ import torch
 import torch.distributed as dist
 
 from testbed import catalog, protocols
+from testbed.bench import cost
+from testbed.bench.measure import run
+from testbed.bench.plans import CostPlan, Model, PipelinePlan, Point, Setting
+from testbed.bench.ranks.life import run_rank as bench_life
 from testbed.device import driver
 from testbed.oracles import judge
 from testbed.protocols import Groups
@@ -19,8 +25,8 @@ from testbed.scenario import Scenario
 from testbed.topology import Topology, told_tag
 from testbed.trace.events import MODEL, About, Enter
 from testbed.verdict import Outcome, Verdict
-from testbed.world import over_nccl
-from testbed.world.rank import place_on_machine
+from testbed.world import meet, over_nccl
+from testbed.world.meet import place_on_machine
 from tests.fake_cuda import FakeCuda
 from tests.rig import Rig, of_kind
 from tests.whole_case import run_case
@@ -208,4 +214,51 @@ def test_only_one_module_calls_cuda_and_only_a_rank_makes_a_device() -> None:
     assert using("= torch.cuda") == {"device/driver.py"}
     assert using("torch.cuda.") <= {"device/driver.py", "device/cuda.py", "events.py"}
     assert using("TorchCuda(") == {"device/cuda.py"}
-    assert using("CudaDevice(") == {"world/rank.py", "bench_copies.py"}  # which forks nothing
+    assert using("CudaDevice(") == {"world/meet.py", "bench_copies.py"}  # which forks nothing
+
+
+class Here:
+    """A fleet whose ranks are forked from the test itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def run(self, scenario: Scenario) -> RunRecord:
+        """Run the plan in it."""
+        return run_case(scenario, self._folder, bench_life)
+
+
+@pytest.fixture
+def agreed_over_nccl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Ranks that have only what NCCL's groups give them for their agreement."""
+    made = over_nccl.add_nccl
+
+    def only_nccl(groups: Groups, *rest: Any, agree: bool) -> Any:
+        bare = replace(groups, tp=None, cp=None, pp=None)
+        (tmp_path / f"rank{groups.rank}").touch()
+        return made(bare, *rest, agree=agree)
+
+    monkeypatch.setattr(meet, "add_nccl", only_nccl)
+    yield
+    assert list(tmp_path.glob("rank*")), "no rank asked for NCCL"
+
+
+@pytest.mark.usefixtures("agreed_over_nccl")
+@pytest.mark.parametrize("subject", SOUND)
+def test_the_benchmark_sets_a_step_over_nccl_against_its_operations_over_nccl(
+    subject: str, tmp_path: Path
+) -> None:
+    plan = CostPlan(subjects=[subject], rounds=1, block=3, warmup=1)
+    rows = cost.measure(Here(tmp_path), plan, Topology(2, 2), Setting(backend="nccl"))
+    assert {row["way"] for row in rows} == {"raw", "plain", "recorded"}
+    assert all(row["ops"] > 0 for row in rows)
+    assert all(row["x_raw"]["median"] > 0 for row in rows if row["way"] != "raw")
+
+
+@pytest.mark.usefixtures("agreed_over_nccl")
+def test_the_benchmarks_pipeline_goes_over_the_models_groups(tmp_path: Path) -> None:
+    point = Point(length=100, step_us=100.0, steps=3)
+    plan = PipelinePlan(subjects=["batched"], rounds=1, model=Model(), points=[point])
+    found = run(Here(tmp_path), plan, Topology(2, 1), Setting(backend="nccl"))
+    assert len(found) == 2
+    assert all(of[0]["pipeline"] for of in found.values())

@@ -13,14 +13,16 @@ from testbed.trace.events import About, Raised
 from testbed.trace.log import SharedLog, entries
 from testbed.trace.recorder import event_of
 from testbed.world.rank import run_rank
-from testbed.world.seat import DONE, GO, READY, RELEASE, RankSeat
+from testbed.world.seat import DONE, GO, READY, RELEASE, RankSeat, RunRank
 
 _LOG_BYTES = 1 << 22
 LIMIT_S = 60.0
 
 
-def run_case(scenario: Scenario, folder: Path) -> RunRecord:
-    """Run a case that comes to its end; its record. Fails if a rank does not get ready or done."""
+def run_case(scenario: Scenario, folder: Path, life: RunRank = run_rank) -> RunRecord:
+    """Run a case that comes to its end; its record. Fails if a rank does not get ready or done.
+    life: what its ranks do.
+    """
     store = folder / f"store-{scenario.case_id}"
     store.mkdir()
     logs: list[SharedLog] = []
@@ -36,7 +38,7 @@ def run_case(scenario: Scenario, folder: Path) -> RunRecord:
             try:
                 for link in (ours, *links):  # so that a rank ends when the test does
                     link.close()
-                run_rank(RankSeat(scenario, rank, 0, str(store), None, log, theirs, stack_fd))
+                life(RankSeat(scenario, rank, 0, str(store), None, log, theirs, stack_fd))
             finally:
                 os._exit(1)  # whatever it raised: this is not the test
         os.close(stack_fd)
@@ -63,8 +65,9 @@ def run_case(scenario: Scenario, folder: Path) -> RunRecord:
         RankRecord(rank, "done", tuple(event_of(entry) for entry in entries(log.committed())))
         for rank, log in enumerate(logs)
     )
-    about = next(event for event in ranks[0].events if isinstance(event, About))
-    return RunRecord(scenario, ranks, "finished", 0.0, about.promises, about.versions)
+    about = [event for event in ranks[0].events if isinstance(event, About)]
+    told = (about[0].promises, about[0].versions) if about else ({}, {})
+    return RunRecord(scenario, ranks, "finished", 0.0, *told)
 
 
 def _why(log: SharedLog) -> str:

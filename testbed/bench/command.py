@@ -8,14 +8,16 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from reports.progress import progress
 from reports.results import interpreter, write_json
-from testbed import subjects
+from testbed import nodes, subjects
 from testbed.bench import (
     compare,
     cost,
@@ -28,8 +30,9 @@ from testbed.bench import (
     tables,
     throughput,
 )
-from testbed.bench.measure import fleet
-from testbed.bench.plans import SEPARATOR, Model
+from testbed.bench.measure import awaited_fleet, fleet
+from testbed.bench.plans import SEPARATOR, Model, Setting
+from testbed.device import gpus
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunsCases, check_world, shown
 from testbed.topology import Topology
@@ -53,12 +56,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--gain", default="separate,batched", metavar="A,B", help="whose gain the curve shows")
     add("--quick", action="store_true", help="few steps: to see that it works, not to believe it")
     add("--rounds", type=int, metavar="N", help="A B A B rounds (default: 20)")
+    add(
+        "--backend",
+        choices=("gloo", "nccl"),
+        default="gloo",
+        help="what agreement and pipeline go over (default: %(default)s)",
+    )
     add("--storage", action="store_true", help="with storage queues, agreed on as well")
     add("--seed", type=int, default=0, metavar="N")
     add("--max-ranks", type=int, default=32, metavar="N", help="of scaling (default: %(default)s)")
     add("--compute", type=float, default=1.0, metavar="US", help="us per token and stage, modelled")
     add("--burn", action="store_true", help="compute keeps the core busy instead of sleeping")
     _model_options(parser)
+    nodes.add_options(add)
     add("--json", metavar="OUT", help="also write the JSON to this file, - for stdout")
     add("--out", type=Path, metavar="DIR", help=f"default: {ROOT}/<time>")
     add("--compare", type=Path, metavar="OLD.json", help="this run against an earlier one")
@@ -78,7 +88,7 @@ def run(options: argparse.Namespace, _: object = None, make_fleet: MakesFleet = 
     work = _Work.of(options)
     earlier = document.load(options.compare) if options.compare else None
     loads = [machine.load()]
-    with make_fleet(options.world) as on:
+    with _fleet(options, make_fleet) as on:
         sections = work.measure(on)
     loads.append(machine.load())
     found = document.make(
@@ -99,6 +109,14 @@ def run(options: argparse.Namespace, _: object = None, make_fleet: MakesFleet = 
     if options.json:
         write_json(found, options.json)
     return 0
+
+
+def _fleet(
+    options: argparse.Namespace, make_fleet: MakesFleet
+) -> AbstractContextManager[RunsCases]:
+    if options.listen is not None:
+        return awaited_fleet(options.world, vars(options))
+    return make_fleet(options.world)
 
 
 def _keep(found: document.Document, folder: Path) -> str:
@@ -134,28 +152,43 @@ class _Work:
             effort = settings.Effort(options.rounds, effort.block, effort.point_s)
         self._effort = effort
         self._model = _model(options)
-        for name in dict.fromkeys([*self._names, *self._pair]):
+        self._setting = Setting(seed=options.seed, storage=options.storage, backend=options.backend)
+        self._ranks_at_most = options.max_ranks
+        every = list(dict.fromkeys([*self._names, *self._pair]))
+        if options.backend == "nccl":
+            self._check_nccl(every)
+        for name in every:
             subjects.prepare(name)
         self._plans = self._planned()
+        self._cores = machine.describe()["cores"] * (options.nodes or 1)
         self.calm_below = machine.CALM_LOAD * machine.describe()["cores"]
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> "_Work":
         """Raises BadInput for what cannot be measured."""
         check_world(options.world, "--world")
+        nodes.check(vars(options))
         return cls(options)
+
+    def _check_nccl(self, names: Sequence[str]) -> None:
+        if self._options.listen is not None:
+            raise BadInput("--backend nccl finds its ranks on one machine only: leave --listen out")
+        self._ranks_at_most = min(gpus.check_usable(), self._ranks_at_most)
+        gpus.check_one_each(self._topology)
+        for name in names:
+            subjects.check_places_tensors(name)
 
     def measure(self, on: RunsCases) -> dict[str, Any]:
         """All sections. Raises EnvironmentFault."""
         sections: dict[str, Any] = {}
-        seed, storage = self._options.seed, self._options.storage
-        place = (self._topology, seed, storage)
+        place = (self._topology, self._setting)
         with progress("bench", len(self._plans), unit="sections") as bar:
             for name, plan in self._plans.items():
                 bar.now(f"{name} on {self._topology}")
                 if name == "cost":
                     sections[name] = cost.measure(on, plan, *place)
-                    sections["overhead"] = cost.overhead(sections[name])
+                    crowded = self._topology.size > self._cores
+                    sections["overhead"] = cost.overhead(sections[name], oversubscribed=crowded)
                 elif name == "stall":
                     sections[name] = stall.measure(on, plan, *place)
                 elif name == "throughput":
@@ -165,9 +198,10 @@ class _Work:
                     found = throughput.measure(on, plan, *place)
                     sections[name] = throughput.curve(plan, self._topology, found, self._pair)
                 else:
-                    over = scaling.topologies(self._options.max_ranks)
-                    cores = machine.describe()["cores"]
-                    sections[name] = scaling.measure(on, plan, over, cores, seed, storage, bar.now)
+                    over = scaling.topologies(self._ranks_at_most)
+                    sections[name] = scaling.measure(
+                        on, plan, over, self._cores, self._setting, bar.now
+                    )
                 bar.advance()
         return sections
 
@@ -175,9 +209,7 @@ class _Work:
         """All that decides what is measured."""
         return {
             "topology": str(self._topology),
-            "backend": "gloo",
-            "seed": self._options.seed,
-            "storage": self._options.storage,
+            **msgspec.structs.asdict(self._setting),
             "plans": {name: settings.told(plan) for name, plan in self._plans.items()},
         }
 

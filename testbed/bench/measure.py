@@ -1,9 +1,11 @@
 """Running one plan on a fleet of the benchmark's hosts: what its ranks measured, rank by rank."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from testbed.bench.plans import AnyPlan, scenario_of
+from testbed import nodes
+from testbed.bench.plans import AnyPlan, Setting, scenario_of
 from testbed.bench.ranks.host import MODULE
 from testbed.errors import EnvironmentFault
 from testbed.runs import RunsCases
@@ -28,9 +30,14 @@ def fleet(hosts: int) -> Fleet:
     return Fleet(hosts, oversubscribe=True, hosts=MODULE, probe_s=_PROBE_S)
 
 
-def run(on: RunsCases, plan: AnyPlan, topology: Topology, seed: int, storage: bool) -> OfRanks:
+def awaited_fleet(hosts: int, options: dict[str, Any]) -> AbstractContextManager[RunsCases]:
+    """The same of hosts that were started elsewhere; options: of ``testbed.nodes``."""
+    return nodes.awaited_fleet(hosts, options, oversubscribe=True, hosts=MODULE, probe_s=_PROBE_S)
+
+
+def run(on: RunsCases, plan: AnyPlan, topology: Topology, setting: Setting) -> OfRanks:
     """What every rank measured. Raises EnvironmentFault if one of them did not come to its end."""
-    scenario = scenario_of(plan, topology, seed, storage)
+    scenario = scenario_of(plan, topology, setting)
     record = on.run(scenario)
     if record.ended != "finished" or any(rank.overflow for rank in record.ranks):
         why = "; ".join(record.trouble) or f"its ranks ended by {record.ended}"

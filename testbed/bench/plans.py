@@ -3,7 +3,7 @@
 Times are microseconds unless a name says otherwise.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -87,7 +87,16 @@ class PipelinePlan(Plan, frozen=True, kw_only=True, tag="pipeline"):
 AnyPlan = CostPlan | SkewPlan | PipelinePlan
 
 
-def scenario_of(plan: AnyPlan, topology: Topology, seed: int, storage: bool) -> Scenario:
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What all plans of a run are run with. storage: with storage queues, agreed on as well.
+    backend: what the agreement and the pipeline go over, gloo or nccl."""
+
+    seed: int = 0
+    storage: bool = False
+    backend: Literal["gloo", "nccl"] = "gloo"
+
+
+def scenario_of(plan: AnyPlan, topology: Topology, setting: Setting) -> Scenario:
     """The case in which a fleet's hosts find the plan."""
     workload: dict[str, Any] = msgspec.to_builtins(plan)
     return Scenario(
@@ -95,8 +104,10 @@ def scenario_of(plan: AnyPlan, topology: Topology, seed: int, storage: bool) -> 
         topology=topology,
         subject=SEPARATOR.join(plan.subjects),
         workload=workload,
-        seed=seed,
-        storage=storage,
+        seed=setting.seed,
+        storage=setting.storage,
+        backend=setting.backend,
+        agree_on=setting.backend,
         deadline_ms=_DEADLINE_MS,
         # The shared log of a rank has room in proportion to its steps.
         steps=4096,

@@ -6,7 +6,7 @@ from typing import Any
 
 from testbed.bench.cost import measure as measure_cost
 from testbed.bench.measure import ALL
-from testbed.bench.plans import CostPlan
+from testbed.bench.plans import CostPlan, Setting
 from testbed.runs import RunsCases
 from testbed.topology import Topology
 
@@ -26,8 +26,7 @@ def measure(
     plan: CostPlan,
     over: Sequence[Topology],
     cores: int,
-    seed: int,
-    storage: bool,
+    setting: Setting,
     announce: Callable[[str], None],
 ) -> list[Row]:
     """A row per topology, subject and way, over all ranks. oversubscribed: more ranks than cores.
@@ -35,7 +34,7 @@ def measure(
     told: list[Row] = []
     for topology in over:
         announce(f"scaling {topology}")
-        rows = measure_cost(on, plan, topology, seed, storage)
+        rows = measure_cost(on, plan, topology, setting)
         whole = ALL if any(row["role"] == ALL for row in rows) else rows[0]["role"]
         told += [
             {

@@ -75,7 +75,8 @@ def header(document: Row) -> list[str]:
         f"{document['command']}",
         known,
         f"backend {parameters['backend']}, {parameters['topology']}, seed {parameters['seed']}, "
-        f"storage {'on' if parameters['storage'] else 'off'}, one torch thread a rank",
+        f"storage {'on' if parameters['storage'] else 'off'}, one torch thread a rank, "
+        "ranks ask for SCHED_BATCH",
         f"load average {document['load']['before']} before and {document['load']['after']} after, "
         f"{machine['cores']} cores"
         + ("" if document["load"]["calm"] else ": the machine was busy, trust the ratios only"),
@@ -124,21 +125,34 @@ def overhead(rows: Sequence[Row]) -> Table:
             row["topology"],
             spread_cell(row["times"]),
             f"<= {row['target']:.2f}",
-            "yes" if row["met"] else "no",
+            row["met"],
+            "oversubscribed" if row["oversubscribed"] else "",
         ]
         for row in rows
     ]
-    heads = ["the testbed on the hot path", "subject", "topology", "times", "target", "met"]
-    return Table("Overhead of the testbed", heads, cells, 3)
+    heads = ["the testbed on the hot path", "subject", "topology", "times", "target", "met", ""]
+    notes = ["met: yes or no where both quartiles are on one side of the target"]
+    if any(row["oversubscribed"] for row in rows):
+        notes.append(
+            "oversubscribed: more ranks than cores, so that each also waits for the others' Python;"
+            " the targets are for a core per rank"
+        )
+    return Table("Overhead of the testbed", heads, cells, 3, notes)
 
 
 def stall(rows: Sequence[Row]) -> Table:
     """The section ``stall``."""
     heads = ["topology", "subject", "role", "skew us", "stall median us", "p90"]
-    heads += ["check median us", "p90"]
+    heads += ["check median us", "p90", f"x {rows[0]['base']}"]
     keys = ("skew_us", "stall_median_us", "stall_p90_us", "check_median_us", "check_p90_us")
     cells = [
-        [row["topology"], row["subject"], row["role"], *(f"{row[key]:.0f}" for key in keys)]
+        [
+            row["topology"],
+            row["subject"],
+            row["role"],
+            *(f"{row[key]:.0f}" for key in keys),
+            spread_cell(row["x_base"]),
+        ]
         for row in rows
     ]
     return Table(
@@ -149,7 +163,8 @@ def stall(rows: Sequence[Row]) -> Table:
         (
             f"one write a step, ready at once on the leader stage and later by the skew elsewhere; "
             f"a step takes {rows[0]['step_us']:.0f} us besides",
-            "stall: time waiting for the transfer's own event; check: the whole check",
+            "stall: time waiting for the transfer's own event; check: the whole check; "
+            f"x {rows[0]['base']}: the check against that one's, in turn in one run",
         ),
     )
 

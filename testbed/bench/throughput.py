@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from testbed.bench.measure import OfRanks, run
-from testbed.bench.plans import PipelinePlan
+from testbed.bench.plans import PipelinePlan, Setting
 from testbed.bench.stats import Spread, crossing, ratio, spread
 from testbed.runs import RunsCases
 from testbed.topology import Topology
@@ -19,11 +19,9 @@ CLAIMED_TOKENS_PER_S = (494_000, 677_000)
 """Before and after, as it says."""
 
 
-def measure(
-    on: RunsCases, plan: PipelinePlan, topology: Topology, seed: int, storage: bool
-) -> OfRanks:
+def measure(on: RunsCases, plan: PipelinePlan, topology: Topology, setting: Setting) -> OfRanks:
     """The pipeline at every point. Raises EnvironmentFault."""
-    return run(on, plan, topology, seed, storage)
+    return run(on, plan, topology, setting)
 
 
 def rows(plan: PipelinePlan, topology: Topology, found: OfRanks, base: str) -> list[Row]:

@@ -30,9 +30,9 @@ __all__ = [
     "check_calls",
     "check_form",
     "check_needs",
+    "check_places_tensors",
     "fetched",
     "make",
-    "places_tensors",
     "preload",
     "prepare",
     "source",
@@ -99,11 +99,15 @@ def preload(name: str) -> None:
         own.find(name)
 
 
-def places_tensors(name: str) -> bool:
-    """Whether the subject's tensors lie where its groups want them (``Groups.device``); releases
-    and planted bugs have them on the CPU.
+def check_places_tensors(name: str) -> None:
+    """Raises BadInput unless the subject's tensors lie where its groups want them
+    (``Groups.device``); releases and planted bugs have them on the CPU.
     """
-    return not sglang.is_lifted(name) and not name.startswith(bugs.PREFIX)
+    if sglang.is_lifted(name) or name.startswith(bugs.PREFIX):
+        raise BadInput(
+            f"subject {name} agrees by tensors on the CPU, which NCCL cannot carry:"
+            " have it agree over gloo, or take a protocol or a class of your own"
+        )
 
 
 def check_calls(name: str, wanted: Iterable[Call]) -> None:

@@ -146,14 +146,16 @@ class Shim:
                 else:
                     site = self._site(told(args, kwargs), tensor, path, rest, kwargs)
                     sites[path] = [*sites.get(path, ())[1 - _SITES_KEPT :], site]
+                before, after = site.before, site.after
             else:
                 tensor = tensor_of(args, kwargs)
                 site = self._site(told(args, kwargs), tensor, path, (), kwargs)
+                before, after = site.before, site.after
                 if isinstance(tensor, Awaited):
                     tensor.guard.touch("written" if op in _RECEIVE else "read")
-                    site = site.unread()
+                    before, after = _unread, None
             ordinal = next(site.ordinals)
-            values = site.before(tensor)
+            values = before(tensor)
             enter(site.known, ordinal, values)
             self._inside = True
             try:
@@ -163,7 +165,7 @@ class Shim:
                 raise
             finally:
                 self._inside = False
-            leave(site.after(tensor) if site.after else values)
+            leave(after(tensor) if after else values)
             if result is not None and isinstance(result, _Work):
                 return RecordedWork(self, result, site, ordinal, tensor)
             return result
@@ -383,10 +385,6 @@ class _Site:
     after: Callable[[Any], list[int]] | None
     receives: bool
     waits: "dict[Path, _Site]" = field(default_factory=dict)
-
-    def unread(self) -> "_Site":
-        """The same for a tensor that must not be read now."""
-        return replace(self, before=_unread, after=None)
 
 
 class RecordedWork:

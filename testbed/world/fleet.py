@@ -28,7 +28,7 @@ from testbed.trace.recorder import event_of
 from testbed.trace.waits import Deadlock, prove
 from testbed.world.door import LAST_PORT, Door, Guest
 from testbed.world.far import LOOK_S
-from testbed.world.fleet_file import FLEET_FILE_ENV, FleetFile
+from testbed.world.fleet_file import FLEET_FILE_ENV, HOSTS, FleetFile
 from testbed.world.keys import Keys
 from testbed.world.meeting import Meeting, is_silent
 from testbed.world.wire import (
@@ -144,7 +144,7 @@ class Fleet:
         *,
         oversubscribe: bool = False,
         port: int = 0,
-        hosts: str = "testbed.world.host",
+        hosts: str = HOSTS,
         probe_s: float = _PROBE_S,
         meeting: Meeting | None = None,
     ) -> None:

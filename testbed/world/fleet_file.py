@@ -14,11 +14,14 @@ from testbed.errors import BadInput
 
 FLEET_FILE_ENV = "TESTBED_FLEET_FILE"
 FLEET_ENV = "TESTBED_FLEET"
+HOSTS = "testbed.world.host"
+"""The module of hosts that fork ranks of cases."""
 
 
 class FleetFile(msgspec.Struct, frozen=True):
     """Where the controller listens. world: hosts of the fleet. nodes: how many machines they are
     started on by others; 0 where the controller starts them itself. name: of this fleet, no secret.
+    hosts: the module that they run.
     """
 
     host: str
@@ -27,6 +30,7 @@ class FleetFile(msgspec.Struct, frozen=True):
     world: int
     nodes: int = 0
     name: str = ""
+    hosts: str = HOSTS
 
     @property
     def at(self) -> str:
@@ -67,6 +71,9 @@ def from_environment() -> FleetFile:
 
 def _parsed(data: bytes, where: str) -> FleetFile:
     try:
-        return msgspec.json.decode(data, type=FleetFile)
+        file = msgspec.json.decode(data, type=FleetFile)
     except msgspec.MsgspecError as error:
         raise BadInput(f"{where} is no fleet file: {error}") from error
+    if not file.hosts.startswith("testbed."):
+        raise BadInput(f"{where} is no fleet file: its hosts run {file.hosts}, not the testbed's")
+    return file

@@ -15,7 +15,7 @@ from types import TracebackType
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.world.door import LAST_PORT, Door, Guest
 from testbed.world.far import LOOK_S, FarWire, Silence
-from testbed.world.fleet_file import FleetFile
+from testbed.world.fleet_file import HOSTS, FleetFile
 
 # A queue for machines, images to pull: who is missing is told meanwhile, and Ctrl-C ends it.
 _START_LIMIT_S = 600.0
@@ -28,12 +28,15 @@ _MOMENT_S = 1.0
 
 class Meeting:
     """Listens on ``listen`` (HOST:PORT; port 0: any free one) for ``world`` hosts on ``nodes``
-    machines, and writes ``fleet_file`` for them. A context manager: at its end the file goes.
+    machines, and writes ``fleet_file`` for them. hosts: the module that they are to run. A context
+    manager: at its end the file goes.
 
     Raises BadInput for what cannot be, EnvironmentFault if it cannot listen or write.
     """
 
-    def __init__(self, world: int, nodes: int, listen: str, fleet_file: Path) -> None:
+    def __init__(
+        self, world: int, nodes: int, listen: str, fleet_file: Path, hosts: str = HOSTS
+    ) -> None:
         if not 1 <= nodes <= world or world % nodes:
             raise BadInput(
                 f"{world} hosts on {nodes} nodes: give a world that is a multiple of the nodes"
@@ -45,7 +48,7 @@ class Meeting:
         self._door = Door(host, port, world, FarWire)
         name = secrets.token_hex(4)
         self.file = FleetFile(
-            self._door.host, self._door.port, self._door.token, world, nodes, name
+            self._door.host, self._door.port, self._door.token, world, nodes, name, hosts
         )
         try:
             self.file.write(fleet_file)

@@ -129,7 +129,7 @@ def _raw(events: Sequence[Event], place: Place) -> Raw:
     groups = {spec.name: group for group, spec in place.names.items() if group is not None}
     step = [event for event in events if event.step == _STEADY]
     after = [event for event in events if event.step > _STEADY]
-    return Raw(step, after, groups)
+    return Raw(step, after, groups, place.groups.device)
 
 
 def _operations(events: Sequence[Event]) -> dict[str, float]:

@@ -5,7 +5,6 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
@@ -17,11 +16,8 @@ from testbed.bench.ranks.place import Place
 from testbed.events import Clock
 from testbed.trace.events import Measured, Raised
 from testbed.trace.recorder import LogRecorder
-from testbed.world.rank import build_groups
+from testbed.world.meet import meet
 from testbed.world.seat import DONE, EXIT_TROUBLE, GO, READY, RankSeat
-from testbed.world.store import FolderStore
-
-_BUILD_TIMEOUT = timedelta(seconds=60)
 
 Figures = Iterator[dict[str, Any]]
 """What a loop yields: one entry a round, sent home at once."""
@@ -34,10 +30,8 @@ def run_rank(seat: RankSeat) -> NoReturn:
     try:
         torch.set_num_threads(1)
         sharpen_sleep()
-        scenario = seat.scenario
-        store = FolderStore(seat.store, scenario.topology.size, _BUILD_TIMEOUT)
-        groups, names = build_groups(scenario.topology, seat.rank, store)
-        what, figures = _loop(Place(scenario, seat.rank, groups, names))
+        _, groups, names = meet(seat)
+        what, figures = _loop(Place(seat.scenario, seat.rank, groups, names))
         seat.link.sendall(READY)
         if seat.link.recv(1) != GO:
             os._exit(0)

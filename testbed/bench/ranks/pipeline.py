@@ -44,20 +44,21 @@ class Activations:
 
     def __init__(self, groups: Groups, floats: int) -> None:
         self._groups = groups
-        self._received = torch.zeros(floats)
+        self._pipeline = groups.carrier.pp
+        self._received = torch.zeros(floats, device=groups.carrier.device)
         self._sent: dist.Work | None = None
 
     def receive(self) -> None:
         """Of this microbatch, from the stage above."""
-        if self._groups.pp is not None and not self._groups.leads:
-            dist.recv(self._received, group_src=self._groups.at.pp - 1, group=self._groups.pp)
+        if self._pipeline is not None and not self._groups.leads:
+            dist.recv(self._received, group_src=self._groups.at.pp - 1, group=self._pipeline)
 
     def send(self) -> None:
         """On to the stage below; waited for in the next step."""
         below = self._groups.at.pp + 1
-        if self._groups.pp is not None and below < self._groups.topology.pp:
+        if self._pipeline is not None and below < self._groups.topology.pp:
             activations = torch.zeros_like(self._received)
-            sent = dist.isend(activations, group_dst=below, group=self._groups.pp)
+            sent = dist.isend(activations, group_dst=below, group=self._pipeline)
             self._sent = cast(dist.Work, sent)
 
     def drain(self) -> None:

@@ -24,13 +24,19 @@ Call = Callable[[], None]
 
 class Raw:
     """One rank's bare step. after: what was recorded after it. groups: by the recording's names.
+    device: where their tensors must be.
 
     Raises ValueError for an operation that it does not know.
     """
 
     def __init__(
-        self, step: Sequence[Event], after: Iterable[Event], groups: Mapping[str, Any]
+        self,
+        step: Sequence[Event],
+        after: Iterable[Event],
+        groups: Mapping[str, Any],
+        device: torch.device,
     ) -> None:
+        self._device = device
         entered = [event for event in step if isinstance(event, Enter)]
         awaited = {
             (*_pipe(event), event.ordinal)
@@ -68,10 +74,13 @@ class Raw:
             bound["async_op"] = later
         else:
             bound |= {_ENDS[event.op]: event.peer, "tag": event.tag}
-        function, tensor = _BARE[event.op], torch.zeros(event.numel, dtype=dtype_of(event))
+        function, tensor = _BARE[event.op], self._zeros(event)
         if not later:
             return lambda: function(tensor, **bound)
         return lambda: works.append(function(tensor, **bound))
+
+    def _zeros(self, event: Enter) -> torch.Tensor:
+        return torch.zeros(event.numel, dtype=dtype_of(event), device=self._device)
 
 
 def dtype_of(event: Enter) -> torch.dtype:
