@@ -17,7 +17,8 @@ from testbed.trace.shim import Shim
 from tests.rig import of_kind
 from tests.test_trace import StepClock
 
-GROUP, OTHER = object(), object()
+GROUP: Any = object()
+OTHER: Any = object()
 NAMES = {GROUP: GroupSpec("pp[tp0]", (0, 1)), OTHER: GroupSpec("world", (0, 1, 2))}
 OPERATIONS = ("all_reduce", "broadcast", "send", "recv", "isend", "irecv")
 
