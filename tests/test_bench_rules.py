@@ -11,7 +11,7 @@ from testbed.bench.measure import roles
 from testbed.bench.plans import CostPlan, Model, PipelinePlan, Point, Setting, plan_of, scenario_of
 from testbed.bench.scaling import topologies
 from testbed.bench.schedule import schedule
-from testbed.bench.stats import crossing, quantile, ratio
+from testbed.bench.stats import crossing, falling, quantile, ratio, spread
 from testbed.bench.throughput import claimed_saving_us_per_token, curve, rows
 from testbed.errors import BadInput
 from testbed.scenario import from_object, to_object
@@ -46,7 +46,23 @@ def test_a_quantile_is_one_of_the_values() -> None:
 
 def test_a_ratio_is_taken_round_by_round_so_that_what_meets_both_sides_cancels() -> None:
     times = ratio([20.0, 200.0, 2000.0], [10.0, 100.0, 1000.0])
-    assert times == {"median": 2.0, "low": 2.0, "high": 2.0}
+    assert times == {"median": 2.0, "low": 2.0, "high": 2.0, "bounds": (2.0, 2.0)}
+
+
+@pytest.mark.parametrize(
+    ("count", "bounds"),
+    # Published tables of these order statistics: n = 10: 2nd and 9th, 20: 6th and 15th, 100: 40th
+    # and 61st. With five the smallest and the largest miss the median in 6.25 % of all cases.
+    [(1, (1, 1)), (5, (1, 5)), (6, (1, 6)), (10, (2, 9)), (20, (6, 15)), (100, (40, 61))],
+)
+def test_a_median_lies_between_two_of_the_values(count: int, bounds: tuple[int, int]) -> None:
+    assert spread([float(value) for value in range(count, 0, -1)])["bounds"] == bounds
+
+
+def test_neighbours_that_contradict_a_falling_curve_are_averaged() -> None:
+    assert falling([3.0, 2.0, 1.0]) == [3.0, 2.0, 1.0]
+    assert falling([1.0, 3.0, 2.0, 0.0]) == [2.0, 2.0, 2.0, 0.0]
+    assert falling([]) == []
 
 
 def test_a_crossing_lies_between_its_two_points_in_log_x() -> None:
@@ -157,9 +173,10 @@ def cost_row(subject: str, way: str, role: str, median_us: float, **more: Any) -
     return {**what, **counts, **times, "x_raw": None, "x_plain": None, **more}
 
 
-def one(times: float, apart: float = 0.0) -> dict[str, float]:
-    """A ratio, the quartiles that far from it."""
-    return {"median": times, "low": times - apart, "high": times + apart}
+def one(times: float, apart: float = 0.0) -> dict[str, Any]:
+    """A ratio, its quartiles and bounds that far from it."""
+    low, high = times - apart, times + apart
+    return {"median": times, "low": low, "high": high, "bounds": (low, high)}
 
 
 def test_overhead_is_judged_over_all_ranks_against_its_targets() -> None:
@@ -180,9 +197,9 @@ def test_overhead_is_judged_over_all_ranks_against_its_targets() -> None:
 
 
 @pytest.mark.parametrize("times", [1.0, 1.1])
-def test_a_target_inside_the_quartiles_is_neither_met_nor_missed(times: float) -> None:
+def test_a_target_within_the_bounds_of_a_median_is_neither_met_nor_missed(times: float) -> None:
     (told,) = overhead([cost_row("fused", "recorded", "all", 1, x_plain=one(times, apart=0.06))])
-    assert told["met"] == "within the spread"
+    assert told["met"] == "open"
 
 
 def run_of(median_us: float, **machine: Any) -> document.Document:

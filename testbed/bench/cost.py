@@ -103,7 +103,8 @@ def _overhead(what: str, row: Row, times: Spread, target: float) -> Row:
 
 
 def _met(times: Spread, target: float) -> str:
-    """Only what both quartiles say is said of a median."""
-    if times["high"] <= target:
+    """A median is known within its bounds only."""
+    lowest, highest = times["bounds"]
+    if highest <= target:
         return "yes"
-    return "no" if times["low"] > target else "within the spread"
+    return "no" if lowest > target else "open"

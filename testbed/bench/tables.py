@@ -131,7 +131,10 @@ def overhead(rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     heads = ["the testbed on the hot path", "subject", "topology", "times", "target", "met", ""]
-    notes = ["met: yes or no where both quartiles are on one side of the target"]
+    notes = [
+        "met: whether the median is on that side with a probability of 95 % (order statistics of "
+        "the rounds); open: more --rounds may tell"
+    ]
     if any(row["oversubscribed"] for row in rows):
         notes.append(
             "oversubscribed: more ranks than cores, so that each also waits for the others' Python;"
@@ -226,6 +229,7 @@ def curve(found: Row) -> Table:
         (
             reached(found),
             "model: the step without compute, and the compute added to it",
+            "where the gain is reached is read off the closest curve that falls with compute",
             f"the claim ({before:,} to {after:,} tokens/s) says that an input token takes "
             f"{claimed_saving_us_per_token():.2f} us less, "
             f"{claimed_saving_us_per_token() * 8192:,.0f} us in a step of 8192",
@@ -235,7 +239,7 @@ def curve(found: Row) -> Table:
 
 def reached(found: Row) -> str:
     """Where the curve has the claimed gain, in words."""
-    best = max(point["gain"]["median"] for point in found["points"])
+    best = found["at_most"]
     at = found["reached_at_us"]
     if at["median"] is not None:
         told = f"{found['target']:+.0%} at {at['median']:.0f} us of compute per step"
