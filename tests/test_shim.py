@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from testbed.bench.ranks import recording
 from testbed.topology import GroupSpec
-from testbed.trace.events import Enter, Event, Exit
+from testbed.trace.events import Enter, Event, Exit, Touched
 from testbed.trace.log import SharedLog, entries
 from testbed.trace.recorder import ListRecorder, LogRecorder, event_of
 from testbed.trace.shim import Shim
@@ -164,6 +164,27 @@ def test_a_buffer_in_use_is_not_read_before_its_own_wait(seen: list[Event]) -> N
         ("wait_irecv", 2, [5]),
         ("wait_irecv", 1, [5]),
     ]
+
+
+def test_a_buffer_being_sent_may_be_read_but_a_write_is_told_once_where_its_wait_shows_it(
+    seen: list[Event],
+) -> None:
+    def drain(work: Any) -> None:
+        work.wait()
+        work.wait()
+
+    uses: list[Callable[[torch.Tensor], object]] = [
+        lambda buffer: buffer.tolist(),
+        lambda buffer: buffer[1:].zero_(),
+    ]
+    for use in uses:
+        buffer = ints(4, 5)
+        work = dist.isend(buffer, group=GROUP, group_dst=1, tag=3)
+        use(buffer)
+        drain(work)
+    told = [(event.how, event.op, event.ordinal, event.tag) for event in of_kind(seen, Touched)]
+    assert told == [("written", "isend", 1, 3)]
+    assert of_kind(seen, Touched)[0].caller.endswith("drain")
 
 
 def test_the_log_holds_what_a_list_would() -> None:

@@ -48,7 +48,7 @@ class Awaited(torch.Tensor):
         """Run the function as on a plain tensor, then tell what it did to the buffer."""
         with torch._C.DisableTorchFunctionSubclass():
             buffers = list(_awaited((args, kwargs or {})))
-            before = [_writes(buffer) for buffer in buffers]
+            before = [writes(buffer) for buffer in buffers]
             result = func(*args, **(kwargs or {}))
             for buffer, written in zip(buffers, before, strict=True):
                 _judge(buffer, written, func, result)
@@ -56,21 +56,20 @@ class Awaited(torch.Tensor):
 
 
 class Guard:
-    """Watches one operation's buffer until its release.
+    """Watches the buffer that an operation receives or reduces into, until its release.
 
-    touched: called once, with ``read`` or ``written``, if the buffer is used too early. receives:
-    the operation writes into it, so it may not even be read.
+    touched: called once, with ``read`` or ``written``, if the buffer is used too early.
     """
 
     __slots__ = ("_awaited", "_buffer", "_touched", "_writes")
 
-    def __init__(self, buffer: Any, touched: Callable[[str], None], *, receives: bool) -> None:
-        self._buffer = buffer if isinstance(buffer, torch.Tensor) else None
+    def __init__(self, buffer: Any, touched: Callable[[str], None]) -> None:
+        self._buffer = buffer
         self._touched: Callable[[str], None] | None = touched
-        self._writes = 0 if self._buffer is None else _writes(self._buffer)
+        self._writes = writes(buffer)
         self._awaited: tuple[torch.Tensor, ...] = ()
         # A parameter or a class of somebody else's must stay what it is.
-        if receives and type(buffer) is torch.Tensor:
+        if type(buffer) is torch.Tensor:
             self.watch(buffer)
 
     def watch(self, tensor: torch.Tensor) -> None:
@@ -87,20 +86,19 @@ class Guard:
             touched(how)
 
     def release(self) -> None:
-        """The operation is waited for: the buffer is its owner's again. Tells of writes into a
-        buffer that was being sent. Safe to call twice.
+        """The operation is waited for: the buffer is its owner's again. Tells of writes into it
+        that no function of a watched tensor made. Safe to call twice.
         """
         for tensor in self._awaited:
             tensor.__class__ = torch.Tensor
-        buffer, self._buffer = self._buffer, None
-        if buffer is not None and _writes(buffer) != self._writes:
+        if writes(self._buffer) != self._writes:
             self.touch("written")
         self._touched = None
 
 
 def _judge(buffer: Awaited, written: int, func: Callable[..., Any], result: Any) -> None:
     guard, name = buffer.guard, getattr(func, "__name__", "")
-    if _writes(buffer) != written:
+    if writes(buffer) != written:
         guard.touch("written")
         return
     made = list(_tensors(result))
@@ -131,6 +129,10 @@ def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
-def _writes(tensor: torch.Tensor) -> int:
-    """How often it was written into; tensors of inference mode do not count."""
-    return 0 if tensor.is_inference() else tensor._version
+def writes(buffer: Any) -> int:
+    """How often a tensor was written into; 0 for one of inference mode, which does not count, and
+    for what is no tensor.
+    """
+    if not isinstance(buffer, torch.Tensor) or buffer.is_inference():
+        return 0
+    return buffer._version

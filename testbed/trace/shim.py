@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d
 from testbed.topology import GroupSpec, has_tags
 from testbed.trace.callers import Callers, Path
 from testbed.trace.events import Group, Operation, Touched
-from testbed.trace.guard import Awaited, Guard
+from testbed.trace.guard import Awaited, Guard, writes
 from testbed.trace.recorder import OperationRecorder
 
 COLLECTIVES = (
@@ -88,7 +88,7 @@ class Shim:
         self, recorder: OperationRecorder, rank: int, groups: Mapping[Any, GroupSpec]
     ) -> None:
         self._recorder = recorder
-        self._add, self._enter, self._exit = recorder.add, recorder.enter, recorder.exit
+        self._add, self.enter, self.leave = recorder.add, recorder.enter, recorder.exit
         self._rank = rank
         self._groups = dict(groups)
         self._ordinals: dict[Any, Iterator[int]] = {}
@@ -123,7 +123,7 @@ class Shim:
 
     def _recorded(self, op: str, call: Callable[..., Any], told: "_Teller") -> Callable[..., Any]:
         tensor_of = _picker(_PLACES[op], "tensor", "output_tensor")
-        path_of, enter, leave = self._callers.path, self._enter, self._exit
+        path_of, enter, leave = self._callers.path, self.enter, self.leave
         sites: dict[Path, list[_Site]] = {}
         remembered = op in _REMEMBERED
 
@@ -232,9 +232,9 @@ class Shim:
                 makers = self._group(None).name
             caller, site = self._called_from(sys._getframe(1))
             operation = Operation("new_group", makers, -1, -1, "", "", len(ranks), caller, (), site)
-            self._enter(self._recorder.known(operation), next(self._channel(makers)), ranks)
-            made = self._call(call, args, kwargs, "new_group")
-            self._exit(ranks)
+            self.enter(self._recorder.known(operation), next(self._channel(makers)), ranks)
+            made = self.call(call, args, kwargs, "new_group")
+            self.leave(ranks)
             if isinstance(made, dist.ProcessGroup):
                 self._group(made)
             return made
@@ -284,9 +284,10 @@ class Shim:
             receives=op in _RECEIVE and not (op == "broadcast" and peer == self._rank),
         )
 
-    def _call(
+    def call(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], op: str
     ) -> Any:
+        """``call(*args, **kwargs)``, unseen inside; an exception is noted as out of ``op``."""
         self._inside = True
         try:
             return call(*args, **kwargs)
@@ -296,36 +297,25 @@ class Shim:
         finally:
             self._inside = False
 
-    def guard(self, site: "_Site", ordinal: int, tensor: Any) -> Guard:
-        """Watch the buffer of an operation that goes on after its call has returned."""
+    def touched(self, site: "_Site", ordinal: int, how: str) -> None:
+        """Record that the buffer of an operation was used before its wait. how: as in Touched."""
+        op, group, peer, tag = site.operation[:4]
+        at = self._called_from(sys._getframe(1))
+        self._add(Touched, how, op, group, ordinal, peer, tag, *at)
 
-        def touched(how: str) -> None:
-            op, group, peer, tag = site.operation[:4]
-            at = self._called_from(sys._getframe(1))
-            self._add(Touched, how, op, group, ordinal, peer, tag, *at)
-
-        return Guard(tensor, touched, receives=site.receives)
-
-    def waited(
-        self, site: "_Site", ordinal: int, tensor: Any, call: Callable[..., Any], args: Any
-    ) -> Any:
-        """Record a ``wait`` of that operation around ``call(*args)``."""
-        path = self._callers.path(sys._getframe(2))
+    def wait_of(self, site: "_Site", frame: FrameType) -> "_Site":
+        """What a wait of such an operation has in common with others from that place."""
+        path = self._callers.path(frame)
         wait = site.waits.get(path)
         if wait is None:
-            wait = site.waits[path] = self._wait(site, path)
-        values = wait.before(tensor)
-        self._enter(wait.known, ordinal, values)
-        result = self._call(call, args, {}, f"wait of {site.operation.op}")
-        self._exit(wait.after(tensor) if wait.after else values)
-        return result
-
-    def _wait(self, site: "_Site", path: Path) -> "_Site":
-        awaited = site.operation
-        caller, line = self._callers.told(path)
-        op = "wait" if awaited.op in _SEND else f"wait_{awaited.op}"
-        operation = awaited._replace(op=op, caller=caller, site=line)
-        return replace(site, operation=operation, known=self._recorder.known(operation), waits={})
+            awaited = site.operation
+            caller, line = self._callers.told(path)
+            op = "wait" if awaited.op in _SEND else f"wait_{awaited.op}"
+            operation = awaited._replace(op=op, caller=caller, site=line)
+            known = self._recorder.known(operation)
+            wait = replace(site, operation=operation, known=known, waits={})
+            site.waits[path] = wait
+        return wait
 
     def _group(self, group: Any) -> GroupSpec:
         known = self._groups.get(group)
@@ -394,31 +384,48 @@ class RecordedWork:
     may tell that it is complete.
     """
 
-    __slots__ = ("_guard", "_ordinal", "_shim", "_site", "_tensor", "_work")
+    __slots__ = ("_guard", "_ordinal", "_shim", "_site", "_tensor", "_work", "_writes")
 
     def __init__(self, shim: Shim, work: Any, site: _Site, ordinal: int, tensor: Any) -> None:
         self._shim = shim
         self._work = work
-        self._guard = shim.guard(site, ordinal, tensor)
         self._site = site
         self._ordinal = ordinal
         self._tensor = tensor
+        self._writes = writes(tensor)
+        self._guard: Guard | None = None
+        if site.receives:
+            self._guard = Guard(tensor, lambda how: shim.touched(site, ordinal, how))
 
     def wait(self, *args: Any) -> Any:
         """torch's ``wait``, recorded with this Work's channel and ordinal."""
-        self._guard.release()
-        return self._shim.waited(self._site, self._ordinal, self._tensor, self._work.wait, args)
+        self._release()
+        shim, tensor = self._shim, self._tensor
+        wait = shim.wait_of(self._site, sys._getframe(1))
+        values = wait.before(tensor)
+        shim.enter(wait.known, self._ordinal, values)
+        result = shim.call(self._work.wait, args, {}, f"wait of {self._site.operation.op}")
+        shim.leave(wait.after(tensor) if wait.after else values)
+        return result
 
     def is_completed(self) -> bool:
         """torch's ``is_completed``."""
         completed: bool = self._work.is_completed()
         if completed:
-            self._guard.release()
+            self._release()
         return completed
 
     def __getattr__(self, name: str) -> Any:
-        self._guard.release()
+        self._release()
         return getattr(self._work, name)
+
+    def _release(self) -> None:
+        """The buffer is its owner's again; writes into it are told, once."""
+        if self._guard is not None:
+            self._guard.release()
+        elif self._writes != writes(self._tensor):
+            self._writes = writes(self._tensor)
+            self._shim.touched(self._site, self._ordinal, "written")
 
 
 def _places(call: Callable[..., Any]) -> dict[str, int]:
