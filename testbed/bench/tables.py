@@ -124,16 +124,18 @@ def overhead(rows: Sequence[Row]) -> Table:
             row["subject"],
             row["topology"],
             spread_cell(row["times"]),
+            "{:.2f}-{:.2f}".format(*row["times"]["bounds"]),
             f"<= {row['target']:.2f}",
             row["met"],
             "oversubscribed" if row["oversubscribed"] else "",
         ]
         for row in rows
     ]
-    heads = ["the testbed on the hot path", "subject", "topology", "times", "target", "met", ""]
+    heads = ["the testbed on the hot path", "subject", "topology", "times", "median in", "target"]
+    heads += ["met", ""]
     notes = [
-        "met: whether the median is on that side with a probability of 95 % (order statistics of "
-        "the rounds); open: more --rounds may tell"
+        "median in: where the median is with a probability of 95 % (order statistics of the rounds)",
+        "met: what that says; open: more --rounds may tell",
     ]
     if any(row["oversubscribed"] for row in rows):
         notes.append(
