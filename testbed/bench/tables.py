@@ -134,7 +134,7 @@ def overhead(rows: Sequence[Row]) -> Table:
     heads = ["the testbed on the hot path", "subject", "topology", "times", "median in", "target"]
     heads += ["met", ""]
     notes = [
-        "median in: where the median is with a probability of 95 % (order statistics of the rounds)",
+        "median in: where the median is at 95 % (order statistics of the rounds)",
         "met: what that says; open: more --rounds may tell",
     ]
     if any(row["oversubscribed"] for row in rows):
