@@ -112,6 +112,8 @@ def test_the_tables_say_what_was_not_seen_within_the_patience() -> None:
     spread = {"count": 2, "median": 50.0, "min": 40.0, "max": 60.0}
     slow = {key: value * 100 for key, value in spread.items()}
     found = {
+        "command": "python -m testbed.bench.harness",
+        "machine": {"cpu": "one", "cores": 2},
         "world": 4,
         "patience_s": 20.0,
         "isolates": {"ours": True, "one torchrun per case": True},
@@ -123,6 +125,7 @@ def test_the_tables_say_what_was_not_seen_within_the_patience() -> None:
         },
     }
     told = tables(found)
+    assert told.startswith("# python -m testbed.bench.harness\n# cpu one, cores 2\n")
     assert "> 20000" in told
     assert "lost" in told
     assert "a case on the fleet is 100 times cheaper than a torchrun" in told

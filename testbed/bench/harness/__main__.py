@@ -1,7 +1,9 @@
 """Measures all contenders side by side and prints two tables: null cases, and faults."""
 
 import argparse
+import contextlib
 import importlib.util
+import shlex
 import statistics
 import sys
 import tempfile
@@ -11,19 +13,22 @@ from typing import Any
 
 from tabulate import tabulate
 
-from reports.results import check_json, write_json
+from reports.progress import Bar, progress
+from reports.results import check_json, interpreter, write_json
+from testbed import output
 from testbed.bench import machine
 from testbed.bench.harness.case import Kind
 from testbed.bench.harness.contender import Contender, Ended
 from testbed.bench.harness.driven import Driven
 from testbed.bench.harness.fleet import OnFleet
 from testbed.bench.harness.torchrun import OneTorchrun
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.errors import BadInput
 from testbed.runs import DEFAULT_WORLD, RunStore, check_world
 from testbed.topology import Topology
 from testbed.world import Fleet
 
 _WIDE = Topology(pp=8, tp=8)
+_FAULTS = (Kind.CRASH, Kind.SKIPPED, Kind.LIVES_ON)
 _NEEDS = "expecttest"
 _LACKING = (
     f"MultiProcessTestCase and MultiProcContinuousTest are left out: {_NEEDS} is not installed "
@@ -45,22 +50,29 @@ def contenders(fleet: OnFleet, world: int) -> list[Contender]:
 
 def measure(world: int, cases: int, launches: int, patience_s: float) -> dict[str, Any]:
     """All figures. Null cases go in turns, A B C A B C. Raises EnvironmentFault."""
-    with tempfile.TemporaryDirectory(prefix="testbed-bench-") as folder:
+    with contextlib.ExitStack() as held:
+        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="testbed-bench-"))
         store = RunStore(Path(folder))
         with Fleet(world) as fleet:
             ours = OnFleet(fleet, store, world)
             ours.null_ms(1)  # the first case pays for what later ones find ready
             every = contenders(ours, world)
             null_ms: dict[str, list[float]] = {each.name: [] for each in every}
+            turns = len(every) * (launches + len(_FAULTS)) + 1
+            bar = held.enter_context(progress("bench-harness", turns, unit="turns"))
             for launch in range(launches):
                 for each in every:
+                    bar.now(f"null case of {each.name}")
                     # Cheap ones run often enough to fill the time that dear ones take.
                     share = cases // launches + (launch < cases % launches)
                     cheap = each is ours or not each.isolates
                     null_ms[each.name] += each.null_ms(share if cheap else 1)
-            faults = {each.name: _faults(each, patience_s) for each in every}
+                    bar.advance()
+            faults = {each.name: _faults(each, patience_s, bar) for each in every}
         with Fleet(world, oversubscribe=True) as fleet:
+            bar.now(f"null case on {_WIDE}")
             wide_ms = OnFleet(fleet, store, world).wide_ms(_WIDE, 3)
+            bar.advance()
     return {
         "world": world,
         "machine": machine.describe(),
@@ -72,11 +84,13 @@ def measure(world: int, cases: int, launches: int, patience_s: float) -> dict[st
     }
 
 
-def _faults(contender: Contender, patience_s: float) -> dict[str, Any]:
+def _faults(contender: Contender, patience_s: float, bar: Bar) -> dict[str, Any]:
     found = {}
-    for kind in (Kind.CRASH, Kind.SKIPPED, Kind.LIVES_ON):
+    for kind in _FAULTS:
+        bar.now(f"{kind.value} of {contender.name}")
         struck, after = contender.fault(kind, patience_s)
         found[kind.value] = {"struck": _plain(struck), "after": _plain(after)}
+        bar.advance()
     return found
 
 
@@ -101,7 +115,13 @@ def _spread(values_ms: list[float]) -> dict[str, float]:
 
 def tables(found: dict[str, Any]) -> str:
     """Both tables, and what can be read off them in a line."""
-    return "\n\n".join((_null_table(found), _fault_table(found), _in_words(found)))
+    return "\n\n".join((_header(found), _null_table(found), _fault_table(found), _in_words(found)))
+
+
+def _header(found: dict[str, Any]) -> str:
+    known = ", ".join(f"{key} {value}" for key, value in found["machine"].items())
+    patience = f"gloo, one torch thread a rank, {found['patience_s']:g} s of patience for a verdict"
+    return "\n".join(f"# {line}" for line in (found["command"], known, patience))
 
 
 def _null_table(found: dict[str, Any]) -> str:
@@ -159,33 +179,35 @@ def _in_words(found: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; exit status 0, 2 for bad input, 3 if the environment failed."""
-    parser = argparse.ArgumentParser(prog="bench.harness", description=__doc__)
+    return output.ended("bench-harness", lambda: _measured(argv))
+
+
+def _measured(argv: Sequence[str] | None) -> int:
+    parser = argparse.ArgumentParser(prog="bench-harness", description=__doc__)
     parser.add_argument("--world", type=int, default=DEFAULT_WORLD, metavar="N")
     parser.add_argument("--cases", type=int, default=40, metavar="N", help="of the cheap ones")
     parser.add_argument("--launches", type=int, default=5, metavar="N", help="of the dear ones")
     parser.add_argument("--patience", type=float, default=30.0, metavar="S", help="for a verdict")
     parser.add_argument("--json", metavar="OUT")
     options = parser.parse_args(argv)
-    try:
-        check_world(options.world, "--world")
-        if options.json is not None:
-            check_json(options.json)
-        if options.world < 2:
-            raise BadInput(f"--world is {options.world}: rank 1 is struck, give 2 or more")
-        if min(options.cases, options.launches) < 1:
-            raise BadInput("--cases and --launches: give numbers from 1 on")
-        found = measure(options.world, options.cases, options.launches, options.patience)
-        print(tables(found))
-        if not importlib.util.find_spec(_NEEDS):
-            print(f"\n{_LACKING}")
-        if options.json:
-            write_json(found, options.json)
-    except BadInput as error:
-        print(f"bench_harness: {error}", file=sys.stderr)
-        return 2
-    except EnvironmentFault as error:
-        print(f"bench_harness: {error}", file=sys.stderr)
-        return 3
+    check_world(options.world, "--world")
+    if options.json is not None:
+        check_json(options.json)
+    if options.world < 2:
+        raise BadInput(f"--world is {options.world}: rank 1 is struck, give 2 or more")
+    if min(options.cases, options.launches) < 1:
+        raise BadInput("--cases and --launches: give numbers from 1 on")
+    given = sys.argv[1:] if argv is None else argv
+    command = f"{interpreter()} -m testbed.bench.harness {shlex.join(given)}".rstrip()
+    found = {
+        "command": command,
+        **measure(options.world, options.cases, options.launches, options.patience),
+    }
+    print(tables(found))
+    if not importlib.util.find_spec(_NEEDS):
+        print(f"\n{_LACKING}")
+    if options.json:
+        write_json(found, options.json)
     return 0
 
 
