@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Any, NoReturn
+from typing import Any
 
 from reports import outputs
 from reports.colour import takes_colour
@@ -41,10 +41,10 @@ from testbed.bench import command as bench
 from testbed.catalog import Axes
 from testbed.cli_common import (
     AS_EXPECTED,
-    BAD_INPUT,
     ENVIRONMENT,
     NOT_AS_EXPECTED,
     RAISE_WORLD,
+    Parser,
     fleet_options,
     json_option,
     width,
@@ -88,15 +88,8 @@ def _command(argv: Sequence[str] | None, make_fleet: MakesFleet) -> int:
     return status
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line instead of printing the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="testbed",
         description="Runs protocols that keep a KV-cache hierarchy in step on real ranks.",
         epilog="exit status: 0 as expected, 1 not as expected, 2 bad input, 3 environment",

@@ -2,7 +2,7 @@
 
 import argparse
 import shutil
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from testbed.runs import DEFAULT_WORLD
 
@@ -11,6 +11,14 @@ AS_EXPECTED, NOT_AS_EXPECTED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 
 RAISE_WORLD = "raise --world or pass --oversubscribe"
 
 _WIDTH_OF_A_FILE = 160
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line instead of printing the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with that line."""
+        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def fleet_options(parser: argparse.ArgumentParser, world: int | None) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import DEFAULT_ROOT, RunsCases
 from testbed.world import Fleet, LastingFleet, Meeting
 from testbed.world.fleet_file import HOSTS
@@ -34,6 +34,8 @@ def check(options: dict[str, Any]) -> None:
         if options[name] is not None and options["listen"] is None:
             option = name.replace("_", "-")
             raise BadInput(f"--{option} says nothing without --listen HOST:PORT: give that too")
+    if options["fleet_file"] == "":
+        raise BadInput("--fleet-file is empty: give a file, or leave it out")
 
 
 @contextlib.contextmanager
@@ -50,7 +52,10 @@ def awaited_fleet(
     Raises BadInput, EnvironmentFault.
     """
     path = Path(options["fleet_file"] or DEFAULT_FILE)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentFault(f"fleet file {path} cannot be written: {error.strerror}") from error
     nodes = 1 if options["nodes"] is None else options["nodes"]
     with Meeting(world, nodes, options["listen"], path, hosts) as meeting:
 

@@ -179,6 +179,16 @@ def test_without_matplotlib_there_are_tables_and_a_line_that_says_so(
     assert sorted(file.name for file in (tmp_path / "here").iterdir()) == [JSON_FILE, MARKDOWN_FILE]
 
 
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["bench", "--out", str(tmp_path / "file")]) == 3
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "cannot be kept" in err
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -188,6 +198,18 @@ def test_without_matplotlib_there_are_tables_and_a_line_that_says_so(
         (["--topology", "2x2"], "write it as pp2tp2"),
         (["--shared-prefix", "1"], "--shared-prefix is 1.0"),
         (["--compare", "absent.json"], "absent.json: cannot be read"),
+        (["--compare", ""], "--compare is empty"),
+        (["--seed", "-5"], "seed is -5"),
+        (["--compute", "nan"], "--compute is nan"),
+        (["--compute", "1e6"], "a step of 8,192 s"),
+        (["--chunk", str(10**12)], "--chunk is 1000000000000"),
+        (["--link-gb-s", "inf"], "--link-gb-s is inf"),
+        (["--link-latency", "nan"], "--link-latency is nan"),
+        (["--gain", "separate,separate"], "give two subjects that differ"),
+        (["--only", "stall", "--topology", "pp1tp2"], "stall needs two stages"),
+        (["--only", "scaling", "--max-ranks", "1"], "scaling over at most 1 ranks"),
+        (["--out", ""], "--out is empty"),
+        (["--fleet-file", "", "--listen", "127.0.0.1:0"], "--fleet-file is empty"),
         (["--nodes", "2"], "--nodes says nothing without --listen"),
         (["--backend", "nccl", "--listen", "127.0.0.1:0"], "one machine only"),
     ],

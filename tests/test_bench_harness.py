@@ -131,7 +131,10 @@ def test_the_tables_say_what_was_not_seen_within_the_patience() -> None:
     assert "a case on the fleet is 100 times cheaper than a torchrun" in told
 
 
-@pytest.mark.parametrize("wrong", [["--world", "1"], ["--cases", "0"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [["--world", "1"], ["--cases", "0"], ["--patience", "nan"], ["--patience", "-1"]],
+)
 def test_bad_input_is_one_line_and_exit_2(
     capsys: pytest.CaptureFixture[str], wrong: list[str]
 ) -> None:

@@ -273,7 +273,7 @@ def test_hosts_end_with_their_ranks_when_the_controller_is_killed(file: Path) ->
     ("world", "count", "listen", "wrong"),
     [
         (4, 3, LOOPBACK, "4 hosts on 3 nodes: give a world that is a multiple"),
-        (4, 0, LOOPBACK, "4 hosts on 0 nodes"),
+        (4, 0, LOOPBACK, "0 nodes: give 1 or more"),
         (4, 2, "4711", "give HOST:PORT"),
         (4, 2, "127.0.0.1:70000", "give HOST:PORT"),
         (4, 2, "0.0.0.0:0", "the one address at which the nodes reach this machine"),

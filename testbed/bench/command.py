@@ -31,15 +31,18 @@ from testbed.bench import (
     throughput,
 )
 from testbed.bench.measure import awaited_fleet, fleet
-from testbed.bench.plans import SEPARATOR, Model, Setting
+from testbed.bench.plans import SEPARATOR, AnyPlan, Model, Setting, scenario_of
 from testbed.device import gpus
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.errors import BadInput, EnvironmentFault, brief
 from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunsCases, check_world, shown
 from testbed.topology import Topology
 
 ROOT = DEFAULT_ROOT / "bench"
 JSON_FILE, MARKDOWN_FILE = "bench.json", "bench.md"
 _PROTOCOLS = "separate,batched,fused,deferred,local,world"
+
+_MOST = 1_000_000_000
+_LONGEST_STEP_US = 1_000_000
 
 MakesFleet = Callable[[int], AbstractContextManager[RunsCases]]
 
@@ -53,7 +56,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--topology", metavar="T", help="such as pp4tp1 (default: two stages of half the world)")
     add("--subjects", default=_PROTOCOLS, metavar="S[,S]", help="default: %(default)s")
     add("--only", default=",".join(settings.SECTIONS), metavar="X[,X]", help="default: %(default)s")
-    add("--gain", default="separate,batched", metavar="A,B", help="whose gain the curve shows")
+    add(
+        "--gain",
+        default="separate,batched",
+        metavar="A,B",
+        help="the two of curve (B's gain over A) and scaling (default: %(default)s)",
+    )
     add("--quick", action="store_true", help="few steps: to see that it works, not to believe it")
     add("--rounds", type=int, metavar="N", help="A B A B rounds (default: 20)")
     add(
@@ -63,30 +71,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="what agreement and pipeline go over (default: %(default)s)",
     )
     add("--storage", action="store_true", help="with storage queues, agreed on as well")
-    add("--seed", type=int, default=0, metavar="N")
+    add("--seed", type=int, default=0, metavar="N", help="of the scenarios (default: %(default)s)")
     add("--max-ranks", type=int, default=32, metavar="N", help="of scaling (default: %(default)s)")
-    add("--compute", type=float, default=1.0, metavar="US", help="us per token and stage, modelled")
+    add(
+        "--compute",
+        type=float,
+        default=1.0,
+        metavar="US",
+        help="us per token and stage of throughput, modelled (default: %(default)s)",
+    )
     add("--burn", action="store_true", help="compute keeps the core busy instead of sleeping")
     _model_options(parser)
     nodes.add_options(add)
     add("--json", metavar="OUT", help="also write the JSON to this file, - for stdout")
-    add("--out", type=Path, metavar="DIR", help=f"default: {ROOT}/<time>")
-    add("--compare", type=Path, metavar="OLD.json", help="this run against an earlier one")
+    add("--out", metavar="DIR", help=f"default: {ROOT}/<time>")
+    add("--compare", metavar="OLD.json", help="this run against an earlier one")
 
 
 def _model_options(parser: argparse.ArgumentParser) -> None:
     model, add = Model(), parser.add_argument
-    add("--chunk", type=int, default=model.chunk_tokens, metavar="TOKENS", help="of a step")
-    add("--shared-prefix", type=float, default=model.shared_prefix, metavar="FRACTION")
-    add("--kv-bytes", type=int, default=model.kv_bytes_per_token, metavar="N", help="a token, rank")
-    add("--link-gb-s", type=float, default=model.link_gb_s, metavar="GB/S")
-    add("--link-latency", type=float, default=model.link_latency_us, metavar="US")
+    for name, default, of, told in (
+        ("--chunk", model.chunk_tokens, "TOKENS", "computed in a step at most"),
+        ("--shared-prefix", model.shared_prefix, "FRACTION", "of an input found on host"),
+        ("--kv-bytes", model.kv_bytes_per_token, "N", "of a token on a rank"),
+        ("--link-gb-s", model.link_gb_s, "GB/S", "between device and host, each direction"),
+        ("--link-latency", model.link_latency_us, "US", "of a transfer on that link"),
+    ):
+        text = f"{told}, modelled (default: %(default)s)"
+        add(name, type=type(default), default=default, metavar=of, help=text)
 
 
 def run(options: argparse.Namespace, _: object = None, make_fleet: MakesFleet = fleet) -> int:
     """Run the command; returns its exit status. Raises BadInput or EnvironmentFault."""
     work = _Work.of(options)
-    earlier = document.load(options.compare) if options.compare else None
+    earlier = None if options.compare is None else compare.earlier(options.compare)
+    folder = _folder(options.out)
     loads = [machine.load()]
     with _fleet(options, make_fleet) as on:
         sections = work.measure(on)
@@ -104,7 +123,6 @@ def run(options: argparse.Namespace, _: object = None, make_fleet: MakesFleet = 
     if comparison:
         print(f"\n{comparison.title}\n\n{comparison.text('simple')}\n", file=stream)
         print("\n".join(comparison.notes), file=stream)
-    folder = options.out or ROOT / time.strftime("%Y%m%d-%H%M%S")
     print(f"\n{_keep(found, folder)}", file=stream)
     if options.json:
         write_json(found, options.json)
@@ -117,6 +135,20 @@ def _fleet(
     if options.listen is not None:
         return awaited_fleet(options.world, vars(options))
     return make_fleet(options.world)
+
+
+def _folder(named: str | None) -> Path:
+    """Where everything will be kept; one that is named must do before anything is measured."""
+    if named is None:
+        return ROOT / time.strftime("%Y%m%d-%H%M%S")
+    if not named:
+        raise BadInput("--out is empty: give a folder, or leave it out")
+    folder = Path(named)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentFault(f"{folder}: cannot be kept ({error.strerror})") from error
+    return folder
 
 
 def _keep(found: document.Document, folder: Path) -> str:
@@ -141,7 +173,7 @@ class _Work:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._names = options.subjects.split(SEPARATOR)
+        self._names = list(dict.fromkeys(options.subjects.split(SEPARATOR)))
         self._pair = settings.pair_of(options.gain)
         self._only = settings.sections_of(options.only)
         self._topology = _topology(options.topology, options.world)
@@ -160,6 +192,12 @@ class _Work:
         for name in every:
             subjects.prepare(name)
         self._plans = self._planned()
+        if not self._plans:
+            raise BadInput(f"--only stall needs two stages: {self._topology} has one")
+        for plan in self._plans.values():
+            _check(plan, self._topology, self._setting)
+        if "scaling" in self._plans and not scaling.topologies(self._ranks_at_most):
+            raise BadInput(f"scaling over at most {self._ranks_at_most} ranks: give 2 or more")
         self._cores = machine.describe()["cores"] * (options.nodes or 1)
         self.calm_below = machine.CALM_LOAD * machine.describe()["cores"]
 
@@ -230,6 +268,14 @@ class _Work:
         }
 
 
+def _check(plan: AnyPlan, topology: Topology, setting: Setting) -> None:
+    """Raise BadInput for what no scenario can carry."""
+    try:
+        scenario_of(plan, topology, setting)
+    except ValueError as error:
+        raise BadInput(f"{error}") from error
+
+
 def _topology(text: str | None, world: int) -> Topology:
     if text is not None:
         topology = Topology.parse(text)
@@ -246,16 +292,23 @@ def _model(options: argparse.Namespace) -> Model:
         "--kv-bytes": options.kv_bytes,
     }
     for name, value in positive.items():
-        if value <= 0:
-            raise BadInput(f"{name} is {value}: give a number above 0")
+        if not 0 < value <= _MOST:  # not of a NaN either
+            raise BadInput(f"{name} is {brief(value)}: give a number above 0, up to {_MOST:,}")
     if not 0 <= options.shared_prefix < 1:
         raise BadInput(f"--shared-prefix is {options.shared_prefix}: give a fraction, 0 to below 1")
     for name, value in {
         "--compute": options.compute,
         "--link-latency": options.link_latency,
     }.items():
-        if value < 0:
-            raise BadInput(f"{name} is {value}: give a number from 0 on")
+        if not 0 <= value <= _MOST:
+            raise BadInput(f"{name} is {brief(value)}: give a number from 0 to {_MOST:,}")
+    # What a whole step may be made to take: no run would come to its end.
+    step_us = options.compute * options.chunk
+    if step_us > _LONGEST_STEP_US:
+        raise BadInput(
+            f"--compute {options.compute:g} and --chunk {options.chunk} make a step of "
+            f"{step_us / 1e6:,.0f} s: give less, {_LONGEST_STEP_US / 1e6:.0f} s at most"
+        )
     return Model(
         chunk_tokens=options.chunk,
         shared_prefix=options.shared_prefix,

@@ -1,10 +1,12 @@
 """This run against an earlier one: ratios only, and what differs between their machines. Pure."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from testbed.bench.document import Document
+from testbed.bench.document import Document, load
 from testbed.bench.tables import Table
+from testbed.errors import BadInput
 
 Row = dict[str, Any]
 
@@ -39,6 +41,27 @@ def differences(now: Document, before: Document) -> list[str]:
     return lines
 
 
+def earlier(path: str) -> Document:
+    """An earlier run, looked through to the last figure. Raises BadInput for whatever is none."""
+    if not path:
+        raise BadInput("--compare is empty: give a bench.json of this testbed")
+    found = load(Path(path))
+    try:
+        differences(found, found)
+        broken = [figure.name for figure in figures(found) if not _is_number(figure.value)]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(
+            f"{path}: no benchmark of this testbed ({type(error).__name__}: {error})"
+        ) from error
+    if broken:
+        raise BadInput(f"{path}: no benchmark of this testbed ({broken[0]} is no number)")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def table(now: Document, before: Document) -> Table:
     """Every figure that both runs have, as now / then."""
     old = {figure[:3]: figure.value for figure in figures(before)}
@@ -54,7 +77,10 @@ def table(now: Document, before: Document) -> Table:
         if old.get(figure[:3])
     ]
     heads = ["section", "figure", "of", "now / then", "better is"]
-    return Table("Compared with the earlier run", heads, cells, 3, differences(now, before))
+    notes = differences(now, before)
+    if not cells:
+        notes.append("the runs have no figure in common: nothing to compare")
+    return Table("Compared with the earlier run", heads, cells, 3, notes)
 
 
 def figures(document: Document) -> Iterator[Figure]:

@@ -104,6 +104,8 @@ def _overhead(what: str, row: Row, times: Spread, target: float) -> Row:
 
 def _met(times: Spread, target: float) -> str:
     """A median is known within its bounds only."""
+    if times["bounds"] is None:
+        return "open"
     lowest, highest = times["bounds"]
     if highest <= target:
         return "yes"

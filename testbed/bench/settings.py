@@ -88,6 +88,8 @@ def pair_of(text: str) -> list[str]:
         raise BadInput(
             f"--gain {text!r}: give two subjects, the slower one first: separate,batched"
         )
+    if parts[0] == parts[1]:
+        raise BadInput(f"--gain {text!r}: give two subjects that differ")
     return parts
 
 

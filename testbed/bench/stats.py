@@ -8,12 +8,14 @@ from typing import TypedDict
 
 
 class Spread(TypedDict):
-    """A median, the quartiles around it, and what the median lies between (see ``bounds``)."""
+    """A median, the quartiles around it, and what the median lies between (see ``bounds``), None
+    where there are too few values to say.
+    """
 
     median: float
     low: float
     high: float
-    bounds: tuple[float, float]
+    bounds: tuple[float, float] | None
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -32,13 +34,15 @@ def spread(values: Sequence[float]) -> Spread:
     )
 
 
-def bounds(values: Sequence[float], sure: float = 0.95) -> tuple[float, float]:
+def bounds(values: Sequence[float], sure: float = 0.95) -> tuple[float, float] | None:
     """What the median of all that could be measured lies between, with that probability: two of the
-    values as far from both ends, whatever their distribution. Fewer than six values are too few:
-    the smallest and the largest.
+    values as far from both ends, whatever their distribution. None of fewer than six: between the
+    smallest and the largest of five it lies with 94 %.
     """
     ordered, count = sorted(values), len(values)
     left_out, outside = 0, 0.5**count
+    if 2 * outside > 1 - sure:
+        return None
     while 2 * (outside + math.comb(count, left_out + 1) * 0.5**count) <= 1 - sure:
         left_out += 1
         outside += math.comb(count, left_out) * 0.5**count

@@ -79,7 +79,7 @@ def header(document: Row) -> list[str]:
         "ranks ask for SCHED_BATCH",
         f"load average {document['load']['before']} before and {document['load']['after']} after, "
         f"{machine['cores']} cores"
-        + ("" if document["load"]["calm"] else ": the machine was busy, trust the ratios only"),
+        + ("" if document["load"]["calm"] else ": the machine was busy before, trust no figure"),
     ]
     return lines + [f"{name}: {value}" for name, value in parameters["plans"].items()]
 
@@ -103,10 +103,13 @@ def cost(rows: Sequence[Row]) -> Table:
         cells,
         4,
         (
+            "roles: leader stage, middle stages, last stage; all: over all ranks",
             "raw: the same collectives and messages in a bare loop; plain: the subject; recorded: "
             "the subject with the flight recorder beneath",
-            "ops, messages sent and received, collectives, payload bytes: per step and rank",
-            "ratios: median of the rounds (quartiles), both sides measured in turn in one run",
+            "ops, messages sent and received, collectives, bytes handed to them: per step and rank",
+            "median, p90, p99: us of a step",
+            "x raw, x plain: this row against that way of the same subject and role; median of the "
+            "rounds (quartiles), both sides measured in turn in one run",
             "cpu: processor time of a step in all threads of a rank",
         ),
     )
@@ -124,7 +127,7 @@ def overhead(rows: Sequence[Row]) -> Table:
             row["subject"],
             row["topology"],
             spread_cell(row["times"]),
-            "{:.2f}-{:.2f}".format(*row["times"]["bounds"]),
+            "{:.2f}-{:.2f}".format(*row["times"]["bounds"]) if row["times"]["bounds"] else "",
             f"<= {row['target']:.2f}",
             row["met"],
             "oversubscribed" if row["oversubscribed"] else "",
@@ -134,7 +137,8 @@ def overhead(rows: Sequence[Row]) -> Table:
     heads = ["the testbed on the hot path", "subject", "topology", "times", "median in", "target"]
     heads += ["met", ""]
     notes = [
-        "median in: where the median is at 95 % (order statistics of the rounds)",
+        "median in: where the median is at 95 % (order statistics; of six rounds or more)",
+        "bare operations: of batched only, the protocol that the target is for",
         "met: what that says; open: more --rounds may tell",
     ]
     if any(row["oversubscribed"] for row in rows):
@@ -177,7 +181,8 @@ def stall(rows: Sequence[Row]) -> Table:
 def throughput(rows: Sequence[Row]) -> Table:
     """The section ``throughput``."""
     heads = ["topology", "input", "subject", "tokens/s", "(quartiles)", "step us"]
-    heads += ["compute us", "check us", "x base"]
+    base = rows[0]["base"]
+    heads += ["compute us", "check us", f"x {base}"]
     cells = [
         [
             row["topology"],
@@ -202,6 +207,7 @@ def throughput(rows: Sequence[Row]) -> Table:
             "modelled: compute (time is spent, nothing is calculated) and transfers between device "
             "and host (a latency and a bandwidth); compute us is what was really spent",
             "tokens: of the input, found prefixes included; per replica, not per rank",
+            f"step, and of it compute and check: of a stage; x {base}: tokens/s against that one's",
         ),
     )
 
@@ -231,7 +237,8 @@ def curve(found: Row) -> Table:
         (
             reached(found),
             "model: the step without compute, and the compute added to it",
-            "where the gain is reached is read off the closest curve that falls with compute",
+            "where a gain is reached, and the most there is, is read off the closest curve that "
+            "falls with compute: a point above it is noise",
             f"the claim ({before:,} to {after:,} tokens/s) says that an input token takes "
             f"{claimed_saving_us_per_token():.2f} us less, "
             f"{claimed_saving_us_per_token() * 8192:,.0f} us in a step of 8192",
@@ -274,7 +281,11 @@ def scaling(rows: Sequence[Row]) -> Table:
         heads,
         cells,
         3,
-        ("oversubscribed: more ranks than cores, so that they also wait for each other's core",),
+        (
+            "over all ranks, us of a step; hops: stages behind the first; group: ranks of a stage; "
+            "raw, plain and x raw as under cost",
+            "oversubscribed: more ranks than cores, so that they also wait for each other's core",
+        ),
     )
 
 

@@ -38,6 +38,7 @@ def rows(plan: PipelinePlan, topology: Topology, found: OfRanks, base: str) -> l
                     "length": point.length,
                     "subject": subject,
                     "steps": point.steps,
+                    "base": base,
                     "tokens_per_s": spread(rates),
                     "step_us": spread([run["elapsed_us"] / point.steps for run in runs]),
                     "compute_us": statistics.median(run["compute_us"] for run in runs)
@@ -97,12 +98,12 @@ def curve(plan: PipelinePlan, topology: Topology, found: OfRanks, pair: Sequence
 
 def spread_of_gain(times: Spread) -> Spread:
     """1.37 times is a gain of 0.37."""
-    lowest, highest = times["bounds"]
+    bounds = times["bounds"]
     return Spread(
         median=times["median"] - 1,
         low=times["low"] - 1,
         high=times["high"] - 1,
-        bounds=(lowest - 1, highest - 1),
+        bounds=None if bounds is None else (bounds[0] - 1, bounds[1] - 1),
     )
 
 

@@ -77,7 +77,7 @@ def check_usable() -> int:
     """The number of GPUs. Raises EnvironmentFault if there is none or torch cannot use one."""
     why = why_none()
     if why:
-        raise EnvironmentFault(f"{why}; without a GPU run with --backend gloo --device cpu")
+        raise EnvironmentFault(f"{why}; without a GPU leave --backend nccl and --device cuda out")
     return len(listing().gpus)
 
 

@@ -37,7 +37,9 @@ class Meeting:
     def __init__(
         self, world: int, nodes: int, listen: str, fleet_file: Path, hosts: str = HOSTS
     ) -> None:
-        if not 1 <= nodes <= world or world % nodes:
+        if nodes < 1:
+            raise BadInput(f"{nodes} nodes: give 1 or more")
+        if nodes > world or world % nodes:
             raise BadInput(
                 f"{world} hosts on {nodes} nodes: give a world that is a multiple of the nodes"
             )

@@ -1,6 +1,5 @@
 """Measures all contenders side by side and prints two tables: null cases, and faults."""
 
-import argparse
 import contextlib
 import importlib.util
 import shlex
@@ -22,12 +21,14 @@ from testbed.bench.harness.contender import Contender, Ended
 from testbed.bench.harness.driven import Driven
 from testbed.bench.harness.fleet import OnFleet
 from testbed.bench.harness.torchrun import OneTorchrun
+from testbed.cli_common import Parser
 from testbed.errors import BadInput
 from testbed.runs import DEFAULT_WORLD, RunStore, check_world
 from testbed.topology import Topology
 from testbed.world import Fleet
 
 _WIDE = Topology(pp=8, tp=8)
+_LONGEST_PATIENCE_S = 600
 _FAULTS = (Kind.CRASH, Kind.SKIPPED, Kind.LIVES_ON)
 _NEEDS = "expecttest"
 _LACKING = (
@@ -172,7 +173,10 @@ def _in_words(found: dict[str, Any]) -> str:
     ours = next(iter(null.values()))
     return (
         "fresh: a case gets processes of its own, and their start is part of every figure\n"
-        "lost: the harness did not come to another case\n"
+        "x fleet: times the median of the fleet\n"
+        "rank 1: crash: killed; skipped: leaves a collective out and ends; lives-on: and stays\n"
+        "names it: the verdict names that rank; told: the first line of what was said\n"
+        "next case: a sound one afterwards; lost: the harness did not come to another\n"
         f"a case on the fleet is {null[OneTorchrun.name] / ours:.0f} times cheaper than a torchrun"
     )
 
@@ -183,12 +187,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measured(argv: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser(prog="bench-harness", description=__doc__)
-    parser.add_argument("--world", type=int, default=DEFAULT_WORLD, metavar="N")
-    parser.add_argument("--cases", type=int, default=40, metavar="N", help="of the cheap ones")
-    parser.add_argument("--launches", type=int, default=5, metavar="N", help="of the dear ones")
-    parser.add_argument("--patience", type=float, default=30.0, metavar="S", help="for a verdict")
-    parser.add_argument("--json", metavar="OUT")
+    parser = Parser(prog="bench-harness", description=__doc__)
+    add = parser.add_argument
+    add("--world", type=int, default=DEFAULT_WORLD, metavar="N")
+    for name, default, of, told in (
+        ("--cases", 40, "N", "null cases of harnesses that start nothing for one"),
+        ("--launches", 5, "N", "null cases of those that start processes for each"),
+        ("--patience", 30.0, "S", "seconds that a verdict may take"),
+    ):
+        text = f"{told} (default: %(default)s)"
+        add(name, type=type(default), default=default, metavar=of, help=text)
+    add("--json", metavar="OUT", help="also write JSON to this file, - for stdout")
     options = parser.parse_args(argv)
     check_world(options.world, "--world")
     if options.json is not None:
@@ -197,15 +206,20 @@ def _measured(argv: Sequence[str] | None) -> int:
         raise BadInput(f"--world is {options.world}: rank 1 is struck, give 2 or more")
     if min(options.cases, options.launches) < 1:
         raise BadInput("--cases and --launches: give numbers from 1 on")
+    if not 1 <= options.patience <= _LONGEST_PATIENCE_S:
+        raise BadInput(
+            f"--patience is {options.patience:g}: give seconds from 1 to {_LONGEST_PATIENCE_S}"
+        )
     given = sys.argv[1:] if argv is None else argv
     command = f"{interpreter()} -m testbed.bench.harness {shlex.join(given)}".rstrip()
     found = {
         "command": command,
         **measure(options.world, options.cases, options.launches, options.patience),
     }
-    print(tables(found))
+    stream = sys.stderr if options.json == "-" else sys.stdout
+    print(tables(found), file=stream)
     if not importlib.util.find_spec(_NEEDS):
-        print(f"\n{_LACKING}")
+        print(f"\n{_LACKING}", file=stream)
     if options.json:
         write_json(found, options.json)
     return 0
