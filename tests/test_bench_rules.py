@@ -173,7 +173,8 @@ def cost_row(subject: str, way: str, role: str, median_us: Any, **more: Any) -> 
     counts = {"ops": 2, "sent": 1, "received": 0, "collectives": 1, "bytes": 16, "steps": 10}
     times = {"median_us": median_us, "p90_us": median_us, "p99_us": median_us, "cpu_us": 1.0}
     what = {"topology": "pp2tp1", "subject": subject, "way": way, "role": role}
-    return {**what, **counts, **times, "x_raw": None, "x_plain": None, **more}
+    ratios = {"x_raw": None, "x_plain": None, "base": "batched", "x_base": None}
+    return {**what, **counts, **times, **ratios, **more}
 
 
 def one(times: float, apart: float = 0.0) -> dict[str, Any]:

@@ -18,7 +18,8 @@ RECORDER_TARGET, SUBJECT_TARGET = 1.05, 1.10
 
 
 def measure(on: RunsCases, plan: CostPlan, topology: Topology, setting: Setting) -> list[Row]:
-    """A row per subject, way and role. Raises EnvironmentFault."""
+    """A row per subject, way and role. x_raw, x_plain: against these ways of the same subject;
+    x_base: against the first subject the same way. Raises EnvironmentFault."""
     return list(_rows(plan, topology, run(on, plan, topology, setting)))
 
 
@@ -37,6 +38,8 @@ def _rows(plan: CostPlan, topology: Topology, found: OfRanks) -> Iterator[Row]:
                     **_times(found, f"{subject}/{way}", ranks),
                     "x_raw": _ratio(found, subject, way, RAW, ranks, plan.ways),
                     "x_plain": _ratio(found, subject, way, PLAIN, ranks, plan.ways),
+                    "base": plan.subjects[0],
+                    "x_base": _over_base(found, plan, subject, way, ranks),
                 }
 
 
@@ -65,6 +68,18 @@ def _ratio(
         return None
     over, under = (_by_round(found, f"{subject}/{name}", ranks) for name in (way, against))
     return ratio(over, under)
+
+
+def _over_base(
+    found: OfRanks, plan: CostPlan, subject: str, way: str, ranks: Sequence[int]
+) -> Spread | None:
+    """Against the first subject the same way."""
+    base = plan.subjects[0]
+    if subject == base:
+        return None
+    over, under = (_by_round(found, f"{name}/{way}", ranks) for name in (subject, base))
+    # Where a protocol has no operation at all, its bare loop takes no time.
+    return ratio(over, under) if min(under) > 0 else None
 
 
 def _by_round(found: OfRanks, way: str, ranks: Sequence[int]) -> list[float]:

@@ -87,14 +87,14 @@ def header(document: Row) -> list[str]:
 def cost(rows: Sequence[Row]) -> Table:
     """The section ``cost``."""
     heads = ["topology", "subject", "way", "role", "ops", "sent", "recv", "coll", "bytes"]
-    heads += ["median us", "p90", "p99", "cpu us", "x raw", "x plain"]
+    heads += ["median us", "p90", "p99", "cpu us", "x raw", "x plain", f"x {rows[0]['base']}"]
     counts = ("ops", "sent", "received", "collectives", "bytes")
     times = ("median_us", "p90_us", "p99_us", "cpu_us")
     cells = [
         [row["topology"], row["subject"], row["way"], row["role"]]
         + [f"{row[key]:.3g}" for key in counts]
         + [f"{row[key]:.0f}" for key in times]
-        + [spread_cell(row["x_raw"]), spread_cell(row["x_plain"])]
+        + [spread_cell(row[against]) for against in ("x_raw", "x_plain", "x_base")]
         for row in rows
     ]
     return Table(
@@ -108,8 +108,9 @@ def cost(rows: Sequence[Row]) -> Table:
             "the subject with the flight recorder beneath",
             "ops, messages sent and received, collectives, bytes handed to them: per step and rank",
             "median, p90, p99: us of a step",
-            "x raw, x plain: this row against that way of the same subject and role; median of the "
-            "rounds (quartiles), both sides measured in turn in one run",
+            "x raw, x plain: this row against that way of the same subject and role; "
+            f"x {rows[0]['base']}: against that one, the same way",
+            "ratios: median of the rounds (quartiles), both sides measured in turn in one run",
             "cpu: processor time of a step in all threads of a rank",
         ),
     )
