@@ -77,9 +77,7 @@ def test_every_way_is_timed_and_set_against_what_ran_beside_it(rows: dict[Any, A
         assert (row["x_raw"] is None) == (way == "raw")
         assert (row["x_plain"] is None) == (way == "plain")
     assert rows["batched", "recorded", "all"]["x_raw"]["median"] > 0
-    assert (
-        rows["separate", "plain", "all"]["x_base"] is None
-    )  # the first: others are set against it
+    assert rows["separate", "plain", "all"]["x_base"] is None  # it is the first
     assert rows["batched", "plain", "all"]["x_base"]["median"] > 0
 
 
