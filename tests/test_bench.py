@@ -115,7 +115,7 @@ def test_a_pipeline_spends_the_compute_that_it_is_told_and_counts_its_input(two:
     point = Point(length=100, step_us=2000.0, steps=5)
     model = Model(chunk_tokens=50, shared_prefix=0.5)
     plan = PipelinePlan(subjects=["batched"], rounds=1, model=model, points=[point])
-    found = throughput.measure(two, plan, PIPELINE, Setting())
+    found = run(two, plan, PIPELINE, Setting())
     (row,) = throughput.rows(plan, PIPELINE, found, "batched")
     # A step computes the half of one request that is not found: 100 input tokens, 5 steps.
     assert all(entry[5] == 500 for of in found.values() for entry in of[0]["pipeline"])
@@ -130,7 +130,7 @@ def test_a_rank_that_raises_is_told_in_one_line(two: Fleet) -> None:
 
 
 def test_hosts_of_other_machines_fork_its_ranks_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "fleet.json"
     command = [sys.executable, "-m", "launchers.torchrun_node", "--fleet-file", str(file)]
@@ -138,8 +138,12 @@ def test_hosts_of_other_machines_fork_its_ranks_too(
     monkeypatch.chdir(tmp_path)
     quick = ["--quick", "--world", "2", "--rounds", "1", "--only", "cost", "--subjects", "batched"]
     listen = ["--listen", "127.0.0.1:0", "--fleet-file", str(file)]
-    assert main(["bench", *quick, *listen, "--out", "far"]) == 0
-    assert node.wait(LIMIT_S) == 0
+    try:
+        assert main(["bench", *quick, *listen, "--out", "far"]) == 0
+        assert node.wait(LIMIT_S) == 0
+    finally:
+        node.kill()  # its torchrun and hosts go with it
+        node.wait()
     kept = msgspec.json.decode((tmp_path / "far" / JSON_FILE).read_bytes())
     assert {row["way"] for row in kept["sections"]["cost"]} == {"raw", "plain", "recorded"}
 

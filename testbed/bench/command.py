@@ -31,6 +31,7 @@ from testbed.bench import (
     throughput,
 )
 from testbed.bench.measure import awaited_fleet, fleet
+from testbed.bench.measure import run as run_plan
 from testbed.bench.plans import SEPARATOR, AnyPlan, Model, Setting, scenario_of
 from testbed.device import gpus
 from testbed.errors import BadInput, EnvironmentFault, brief
@@ -230,10 +231,10 @@ class _Work:
                 elif name == "stall":
                     sections[name] = stall.measure(on, plan, *place)
                 elif name == "throughput":
-                    found = throughput.measure(on, plan, *place)
+                    found = run_plan(on, plan, *place)
                     sections[name] = throughput.rows(plan, self._topology, found, self._names[0])
                 elif name == "curve":
-                    found = throughput.measure(on, plan, *place)
+                    found = run_plan(on, plan, *place)
                     sections[name] = throughput.curve(plan, self._topology, found, self._pair)
                 else:
                     over = scaling.topologies(self._ranks_at_most)

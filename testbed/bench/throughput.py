@@ -5,10 +5,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from testbed.bench.measure import OfRanks, run
-from testbed.bench.plans import PipelinePlan, Setting
+from testbed.bench.measure import OfRanks
+from testbed.bench.plans import PipelinePlan
 from testbed.bench.stats import Spread, crossing, falling, ratio, spread
-from testbed.runs import RunsCases
 from testbed.topology import Topology
 
 Row = dict[str, Any]
@@ -17,11 +16,6 @@ CLAIMED_GAIN = 0.37
 """What the change that started the project says of 32K inputs."""
 CLAIMED_TOKENS_PER_S = (494_000, 677_000)
 """Before and after, as it says."""
-
-
-def measure(on: RunsCases, plan: PipelinePlan, topology: Topology, setting: Setting) -> OfRanks:
-    """The pipeline at every point. Raises EnvironmentFault."""
-    return run(on, plan, topology, setting)
 
 
 def rows(plan: PipelinePlan, topology: Topology, found: OfRanks, base: str) -> list[Row]:
