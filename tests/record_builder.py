@@ -142,7 +142,11 @@ class Model:
             ranks=tuple(self._rank_record(rank, bool(broken)) for rank in self.ranks),
             ended="broken" if "raised" in broken else "deadline" if broken else "finished",
             wall_ms=1.0,
-            promises={"budget": self.protocol, "stage-local": self.protocol != "fused"},
+            promises={
+                "budget": self.protocol,
+                "same-site": True,
+                "stage-local": self.protocol != "fused",
+            },
         )
 
     def _rank_record(self, rank: Rank, cut: bool) -> RankRecord:

@@ -425,7 +425,7 @@ def test_a_backup_is_acknowledged_the_stated_number_of_steps_later(rank: Rank) -
         rank.clock.tick()
     assert sizes == [0, 0, 1]
     assert rank.controller.ack_backup_queue.get().id == operation
-    assert rank.of(Take) == [("backup", "ab")]
+    assert rank.of(Take) == [("backup", "ab", 0)]
 
 
 def test_taking_from_an_empty_queue_without_waiting_raises_silently(rank: Rank) -> None:

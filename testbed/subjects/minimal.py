@@ -52,7 +52,7 @@ class MinimalSubject(Party):
         self.controller = controller
         self.storage = storage
         self.sidecars = sidecars
-        self.promises: dict[str, Any] = {"budget": protocol.name}
+        self.promises: dict[str, Any] = {"budget": protocol.name, "same-site": True}
         if protocol.stage_local:
             self.promises["stage-local"] = True
         self._cache = cache

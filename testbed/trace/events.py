@@ -80,6 +80,8 @@ class Enter(NamedTuple):
     caller: str
     shape: Sequence[int] = ()
     site: str = ""
+    thread: int = 0
+    timed: bool = False
 
 
 class Operation(NamedTuple):
@@ -97,18 +99,28 @@ class Operation(NamedTuple):
     caller: str
     shape: Sequence[int]
     site: str
+    timed: bool = False
 
-    def entered(self, step: int, t_us: int, ordinal: int, values: list[int]) -> Enter:
+    def entered(
+        self, step: int, t_us: int, ordinal: int, values: list[int], thread: int = 0
+    ) -> Enter:
         """One call of it."""
-        return Enter(step, t_us, ordinal=ordinal, values=values, **self._asdict())
+        return Enter(step, t_us, ordinal=ordinal, values=values, thread=thread, **self._asdict())
 
 
 class Exit(NamedTuple):
-    """The call that was entered last has returned; values as in Enter, after the call."""
+    """The call that this thread entered last has returned; values as in Enter, after the call.
+
+    work: a Work was handed to Python code: the operation is over when that is waited for. source:
+    global rank of the sender, for a receive (or its wait) from any source; -1 for all others.
+    """
 
     step: int
     t_us: int
     values: list[int]
+    thread: int = 0
+    work: bool = False
+    source: int = -1
 
 
 class Start(NamedTuple):
@@ -140,6 +152,7 @@ class Sync(NamedTuple):
     t_us: int
     key: str
     stall: int
+    thread: int = 0
 
 
 class Synced(NamedTuple):
@@ -148,6 +161,7 @@ class Synced(NamedTuple):
     step: int
     t_us: int
     key: str
+    thread: int = 0
 
 
 class Complete(NamedTuple):
@@ -169,6 +183,7 @@ class Block(NamedTuple):
     step: int
     t_us: int
     queue: str
+    thread: int = 0
 
 
 class Take(NamedTuple):
@@ -178,6 +193,7 @@ class Take(NamedTuple):
     t_us: int
     queue: str
     key: str
+    thread: int = 0
 
 
 class Evict(NamedTuple):
@@ -321,6 +337,44 @@ class Arrived(NamedTuple):
     key: str
 
 
+class Left(NamedTuple):
+    """The call that this thread entered last was left by an exception. type: its class."""
+
+    step: int
+    t_us: int
+    type: str
+    thread: int = 0
+
+
+class Settled(NamedTuple):
+    """The program learnt otherwise than by ``wait()`` that an asynchronous operation is over, or
+    took its future. how: ``polled`` or ``future``. op, group, ordinal, peer, tag: the operation.
+    """
+
+    step: int
+    t_us: int
+    how: str
+    op: str
+    group: str
+    ordinal: int
+    peer: int
+    tag: int
+
+
+class Dropped(NamedTuple):
+    """The Work of an asynchronous operation was thrown away before anybody waited for it. op,
+    group, ordinal, peer, tag: the operation.
+    """
+
+    step: int
+    t_us: int
+    op: str
+    group: str
+    ordinal: int
+    peer: int
+    tag: int
+
+
 Event = (
     Begin
     | End
@@ -345,6 +399,9 @@ Event = (
     | Answer
     | Measured
     | Arrived
+    | Left
+    | Settled
+    | Dropped
 )
 
 EVENT_TYPES: tuple[type[Event], ...] = (
@@ -371,6 +428,9 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     Answer,
     Measured,
     Arrived,
+    Left,
+    Settled,
+    Dropped,
 )
 CODES: dict[type[Event], int] = {kind: code for code, kind in enumerate(EVENT_TYPES)}
 

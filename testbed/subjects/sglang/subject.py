@@ -28,7 +28,7 @@ class LiftedSubject:
         groups: Groups,
         scenario: Scenario,
     ) -> None:
-        self.promises: dict[str, Any] = {}
+        self.promises: dict[str, Any] = {"same-site": True}
         self._lifted = lifted
         self._adapter = lifted.adapter
         self._cache = cache
