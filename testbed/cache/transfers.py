@@ -489,7 +489,7 @@ class TransferController:
         )
         waiting = [item for each in queues for item in each.contents()]
         return {
-            "total": sum(pool.total for pool in pools),
-            "free": sum(pool.free_pages for pool in pools),
+            "total": sum(pool.size for pool in pools),
+            "free": sum(pool.room for pool in pools),
             "flight": sum(-(-len(item) // page) for item in waiting),
         }
