@@ -20,8 +20,6 @@ _NEVER = ("never", "error")
 _KEPT = {
     "write": "its lock and its host pages are",
     "load": "its locks and its device pages are",
-    "prefetch": "the host lock of its node is",
-    "prefetch-ack": "its host pages are",
     "backup": "the host lock of its node is",
     "release": "a host page is",
 }
@@ -213,7 +211,7 @@ def _finding(queue: str, overdue: list[Overdue]) -> Finding:
     if first.blocking:
         reasons = "; ".join(_by_reason(first.blocking))
         ready = f"ready on {named(first.waiting)} since step {first.since}"
-        text = f"{key} is held back, {ready}: {reasons}; {_kept(queue)} kept for good"
+        text = f"{key} is held back, {ready}: {reasons}{_kept(queue)}"
         odd = tuple(first.blocking)
     elif first.completed is not None:
         text = (
@@ -245,7 +243,7 @@ def _item_finding(items: storage_progress.Lying) -> Finding:
     )
     summary = f"{queue}: {told} since step {since}, and none is taken"
     if items.lacking:
-        summary += f": {'; '.join(_by_rank(items.lacking))}; {_kept(queue)} kept for good"
+        summary += f": {'; '.join(_by_rank(items.lacking))}{_kept(queue)}"
     odd = tuple(items.lacking) or tuple(holding)
     divergence = singled_out(since, queue, did | items.lacking, odd)
     return Finding(NAME, Outcome.DEGRADED, since, odd, summary, divergence)
@@ -261,8 +259,9 @@ def _by_rank(reasons: dict[int, str]) -> Iterator[str]:
 
 
 def _kept(queue: str) -> str:
-    """What work of that queue holds on to until it is completed, and the verb."""
-    return _KEPT.get(queue, "a page of the pool is")
+    """What work of that queue holds on to until it is completed, whatever became of it since."""
+    kept = "a page of the pool is" if queue.startswith("sidecar:") else _KEPT.get(queue)
+    return f"; {kept} kept for good" if kept else ""
 
 
 def _prefetch_finding(waiting: prefetch_progress.Waiting, ranks: list[int]) -> Finding:
