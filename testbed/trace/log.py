@@ -1,14 +1,15 @@
 """Shared memory that outlives the rank: the host maps it, forks, and still reads it after a
 SIGKILL.
 
-Layout: a header of three 8-byte words (bytes committed, entries dropped, place of the entry the
-rank is blocked in, 0 if it runs), then entries, each a 4-byte length and that many bytes. An entry
-counts once the first word covers it, so a rank that dies while writing leaves whole entries only.
+Layout: a header of three 8-byte words (bytes committed, entries dropped, how many of the rank's
+threads are blocked), then entries, each a 4-byte length and that many bytes. An entry counts once
+the first word covers it, so a rank that dies while writing leaves whole entries only.
 The log never wraps: a full one drops what follows and says how much, since oracles need the start.
 """
 
 import mmap
 import struct
+import threading
 from collections.abc import Iterator
 
 _HEADER = struct.Struct("=QQQ")
@@ -26,24 +27,29 @@ class SharedLog:
         self._capacity = capacity
         self._end = _HEADER.size
         self._words[_COMMITTED] = self._end
+        self._blocked = 0
+        self._lock = threading.Lock()
 
-    def append(self, payload: bytes, blocks: bool | None = None) -> int:
-        """Commit one entry; returns its place, 0 if the log is full and the entry was dropped.
+    def append(self, payload: bytes, blocking: int = 0) -> int:
+        """Commit one entry; returns its place, 0 if the log is full and the entry was dropped. Safe
+        from several threads.
 
-        blocks: the rank is blocked in it from now on (True), or runs again (False).
+        blocking: how many more threads of the rank are blocked from now on: 1, 0 or -1.
         """
-        at = self._end
-        end = at + 4 + len(payload)
         words = self._words
-        if end > self._capacity:
-            words[_DROPPED] += 1
-            at = 0
-        else:
-            self._map[at:end] = _length_of(len(payload)) + payload
-            self._end = end
-            words[_COMMITTED] = end
-        if blocks is not None:
-            words[_BLOCKED] = at if blocks else 0
+        with self._lock:
+            at = self._end
+            end = at + 4 + len(payload)
+            if end > self._capacity:
+                words[_DROPPED] += 1
+                at = 0
+            else:
+                self._map[at:end] = _length_of(len(payload)) + payload
+                self._end = end
+                words[_COMMITTED] = end
+            if blocking:
+                self._blocked += blocking
+                words[_BLOCKED] = self._blocked
         return at
 
     @property
@@ -55,15 +61,10 @@ class SharedLog:
         """All committed entries as one block, for sending; ``entries`` takes it apart."""
         return self._map[_HEADER.size : self._words[_COMMITTED]]
 
-    def blocked_in(self) -> tuple[int, bytes | None]:
-        """(bytes committed, the entry the rank is blocked in or None): two equal answers mean no
-        progress.
-        """
-        committed, _, at = _HEADER.unpack_from(self._map)
-        if at == 0:
-            return committed, None
-        (length,) = _LENGTH.unpack_from(self._map, at)
-        return committed, self._map[at + 4 : at + 4 + length]
+    def standing(self) -> tuple[int, int]:
+        """(bytes committed, threads that are blocked): two equal answers mean no progress."""
+        committed, _, blocked = _HEADER.unpack_from(self._map)
+        return committed, blocked
 
     def close(self) -> None:
         """Give the memory back."""

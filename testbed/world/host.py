@@ -237,10 +237,9 @@ class Host:
 
     def _probe(self, whole: bool) -> None:
         for child in self._children.values():
-            committed, blocked_in = child.log.blocked_in()
+            committed, blocked = child.log.standing()
             block = child.log.committed() if whole else b""
-            blocked = blocked_in is not None
-            self._wire.send(Probed(self._case, child.rank, committed, blocked, block))
+            self._wire.send(Probed(self._case, child.rank, committed, blocked > 0, block))
 
     def _freeze(self) -> None:
         for child in self._children.values():
