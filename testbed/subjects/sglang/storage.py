@@ -28,6 +28,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store  # where the type stubs have it
 from torch.distributed.distributed_c10d import _get_default_store
 
 from testbed.cache import PrefetchOperation, TransferController
@@ -247,21 +248,25 @@ class _Dues:
         """The step from which on every rank has the first ``pages`` pages; None if not known."""
         request = operation.request_id
         if request not in self._told:
-            store, keys = _get_default_store(), [_key(operation, rank) for rank in self._others()]
-            try:
-                store.wait(keys, timedelta(0) if request in self.late else _PATIENCE)
-            except dist.DistStoreError:
-                self.late.add(request)
+            store = _get_default_store()
+            keys = [_key(operation, rank) for rank in range(self._ranks)]
+            if not self._are_told(store, keys, request):
                 return None
-            keys.append(_key(operation, self._rank))
             self._told[request] = [json.loads(store.get(key)) for key in keys]
         told = self._told[request]
         return (
             max(due[pages - 1] for due in told) if all(len(due) >= pages for due in told) else None
         )
 
-    def _others(self) -> list[int]:
-        return [rank for rank in range(self._ranks) if rank != self._rank]
+    def _are_told(self, store: Store, keys: list[str], request: str) -> bool:
+        if request in self.late:
+            return bool(store.check(keys))
+        try:
+            store.wait(keys, _PATIENCE)
+        except dist.DistStoreError:
+            self.late.add(request)
+            return False
+        return True
 
 
 def _key(operation: PrefetchOperation, rank: int) -> str:
