@@ -362,15 +362,24 @@ class TransferController:
         blocks: Sequence[int] = (0,),
         found: int = 0,
         page_after: Readiness | None = None,
-    ) -> PrefetchOperation:
+    ) -> PrefetchOperation | None:
         """Ask storage for the pages of ``blocks`` that follow ``node``, for a request named
-        ``key``; records Start. found: how many of them storage has. page_after: readiness of each
-        page after the one before it (default: a step).
+        ``key``; records Start. None, and nothing asked, where host pages come first and there is no
+        room for them. found: how many of them storage has. page_after: readiness of each page after
+        the one before it (default: a step).
 
         The caller must host-lock the node (``Subject.track_prefetch``) and then have storage answer
         (``answer_prefetch``).
         """
         page = self.cache.sizes.page_tokens
+        indices = None
+        if self.allocates_first:
+            # Not at the cost of the node that they are to follow.
+            self.cache.inc_host_lock_ref(node.id)
+            indices = self._host_tokens(len(blocks) * page, self._evict_host)
+            self.cache.dec_host_lock_ref(node.id)
+            if indices is None:
+                return None
         readiness = self._reshaped("prefetch", key, page_after or Readiness.steps(1))
         operation = PrefetchOperation(
             self.next_operation_id(),
@@ -380,10 +389,9 @@ class TransferController:
             found_tokens=found * page,
             page_after=readiness,
             start_time=self.now,
+            host_indices=indices,
             stats_requested_tokens=len(blocks) * page,
         )
-        if self.allocates_first:
-            operation.host_indices = self.mem_pool_host.alloc(len(blocks) * page)
         self.prefetches[key] = operation
         self._recorder.add(Start, "prefetch", key, readiness.kind)
         return operation
@@ -425,14 +433,21 @@ class TransferController:
         wanted) if there is no room. As releases from 0.5.22 on ask for it.
         """
         page = self.cache.sizes.page_tokens
-        indices = self.mem_pool_host.alloc(hit_tokens)
-        if indices is None:
-            evict_host(hit_tokens)
-            indices = self.mem_pool_host.alloc(hit_tokens)
+        indices = self._host_tokens(hit_tokens, evict_host)
         room = self.mem_pool_host.available_size() // page * page
         if indices is None and allow_partial and room >= min_tokens:
             indices = self.mem_pool_host.alloc(min(hit_tokens, room))
         return indices, hit_tokens if indices is None else len(indices)
+
+    def _host_tokens(self, tokens: int, evict_host: Callable[[int], int]) -> torch.Tensor | None:
+        indices = self.mem_pool_host.alloc(tokens)
+        if indices is None:
+            evict_host(tokens)
+            indices = self.mem_pool_host.alloc(tokens)
+        return indices
+
+    def _evict_host(self, tokens: int) -> int:
+        return self.cache.evict_host(-(-tokens // self.cache.sizes.page_tokens))
 
     def wait_prefetch(self, operation: PrefetchOperation, tokens: int) -> None:
         """Wait until that many tokens of a prefetch have arrived, and whatever comes before them,
