@@ -11,21 +11,20 @@ Both functions are the source's own and run on threads of their own here too, ov
 queues. A batch is one page, so that the few pages of a scenario stand for many.
 
 What time it is, the scheduler's steps say. The reading thread runs only while the rank's loop waits
-for it, and stops where a page is not due yet. An ACK is handed over in the step in which the rank
-that is last has its page: ranks tell each other through the rendezvous store when their pages are
-due, and the loop waits for the reduction from that step on. It waits a quarter of a second at most,
-once for a prefetch: a rank that never fetches it holds up its peers' storage threads, not their
-schedulers.
+for it, and stops where a page is not due yet. An ACK that is being reduced is handed over in the
+step in which the rank that is last has its page: ranks tell each other through the rendezvous store
+when their pages are due, and the loop waits for the reduction from that step on. It waits a quarter
+of a second at most, once for a prefetch: a rank that never fetches it holds up its peers' storage
+threads, not their schedulers. An ACK that the source does not reduce is handed over at once.
 """
 
 import json
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store  # where the type stubs have it
@@ -84,20 +83,21 @@ class ReducedFetch:
         self._current: PrefetchOperation | None = None
         self._made = 0
         self._handed: deque[_Handed] = deque()
-        self._reduced: deque[Any] = deque()
+        self._come: deque[_Come] = deque()
+        self._reducing = False
         self._came = threading.Condition()
         self._trouble: BaseException | None = None
         engine: Any = type(reader.cls.__name__, (StorageSeams, reader.cls), {})()
         engine._subject, engine._file = told
         engine.storage_stop_event = threading.Event()
         engine.page_size = controller.cache.sizes.page_tokens
-        engine.prefetch_completion_sync_groups = list(over)
+        engine.prefetch_completion_sync_groups = _Noted(over, self._begin_reduction)
         engine.page_get_func = self._read
         reduces = REDUCES in reader.methods
         to_reduce: queue.Queue[Any] = queue.Queue()
         engine.prefetch_buffer = _Getting(self._next)
         engine.prefetch_sync_queue = _Between(self._hand, to_reduce)
-        engine.ack_prefetch_queue = _Putting(self._come if reduces else self._hand_over)
+        engine.ack_prefetch_queue = _Putting(self._pass_on if reduces else self._hand_over)
         self._reader = _Turns(getattr(engine, READS))
         if reduces:
             body = getattr(engine, REDUCES)
@@ -137,16 +137,23 @@ class ReducedFetch:
 
     def _hand_over_due(self) -> None:
         while self._handed:
-            operation = self._handed[0].operation
-            if not operation.terminated:
-                due = self._dues.on_all(operation, self._handed[0].pages)
-                if due is None and not self._has_come():
+            operation, pages = self._handed[0]
+            if self._is_reduced():
+                if not operation.terminated:
+                    due = self._dues.on_all(operation, pages)
+                    if due is None and not self._has_come():
+                        return
+                    if due is not None and due > self._controller.now:
+                        return
+                if not self._awaited(operation):
                     return
-                if due is not None and due > self._controller.now:
-                    return
-            if not self._awaited(operation):
-                return
             self._hand_over_next()
+
+    def _is_reduced(self) -> bool:
+        """Whether the source reduces the oldest ACK; False: it has come without."""
+        with self._came:
+            self._came.wait_for(lambda: self._has_come() or self._reducing)
+            return self._come[0].reduced if self._come else True
 
     def _awaited(self, operation: PrefetchOperation) -> bool:
         """Whether the reduction of the oldest ACK is over, once it was waited for."""
@@ -160,11 +167,11 @@ class ReducedFetch:
     def _has_come(self) -> bool:
         if self._trouble is not None:
             raise self._trouble
-        return bool(self._reduced)
+        return bool(self._come)
 
     def _hand_over_next(self) -> None:
         self._handed.popleft()
-        self._hand_over(self._reduced.popleft())
+        self._hand_over(self._come.popleft().ack)
 
     def _hand_over(self, ack: Any) -> None:
         self._controller.ack_prefetch_queue.put(ack, key=ack.rid)
@@ -201,9 +208,15 @@ class ReducedFetch:
 
     # In the thread that reduces
 
-    def _come(self, ack: Any) -> None:
+    def _begin_reduction(self) -> None:
         with self._came:
-            self._reduced.append(ack)
+            self._reducing = True
+            self._came.notify()
+
+    def _pass_on(self, ack: Any) -> None:
+        with self._came:
+            self._come.append(_Come(ack, self._reducing))
+            self._reducing = False
             self._came.notify()
 
     def _guarded(self, body: Callable[[], object]) -> None:
@@ -215,12 +228,30 @@ class ReducedFetch:
                 self._came.notify()
 
 
-@dataclass(frozen=True)
-class _Handed:
+class _Handed(NamedTuple):
     """An ACK that was given to the thread that reduces; pages: of its prefetch, up to that one."""
 
     operation: PrefetchOperation
     pages: int
+
+
+class _Come(NamedTuple):
+    """An ACK that the thread that reduces has passed on; reduced: after a reduction."""
+
+    ack: Any
+    reduced: bool
+
+
+class _Noted(list[dist.ProcessGroup]):
+    """Groups; note is called whenever somebody goes through them, which is to reduce over each."""
+
+    def __init__(self, groups: Iterable[dist.ProcessGroup], note: Callable[[], None]) -> None:
+        super().__init__(groups)
+        self._note = note
+
+    def __iter__(self) -> Iterator[dist.ProcessGroup]:
+        self._note()
+        return super().__iter__()
 
 
 class _Dues:
