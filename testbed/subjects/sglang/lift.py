@@ -29,6 +29,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from testbed.errors import BadInput, EnvironmentFault
+from testbed.ownership import claim_file
 from testbed.subjects.sglang.names import PACKAGE
 from testbed.subjects.sglang.source import Source
 
@@ -129,6 +130,7 @@ class Module:
         self.namespace = _Namespace(self._bring)
         self.namespace["__name__"] = self._register()
         _show_lines_in_tracebacks(self.told, text)
+        claim_file(self.told)
 
     def has(self, name: str) -> bool:
         """Whether the file defines or imports ``name`` at its top level."""
