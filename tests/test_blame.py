@@ -4,6 +4,7 @@ it.
 
 import builtins
 import json
+import linecache
 import queue
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from reports import story
 from testbed import faults, ownership, protocols, workloads
 from testbed.cache import KVCache, TransferController
 from testbed.cache.pools import HostPools
+from testbed.cache.transfers import LayerDone
 from testbed.events import FakeEvent
 from testbed.ownership import Owner
 from testbed.scenario import select
@@ -102,6 +104,28 @@ def test_a_name_that_an_object_of_its_own_lacks_is_the_mistake_of_lifted_code(
     theirs: object,
 ) -> None:
     assert trouble_of(reading("of_tomorrow", theirs), RELEASE) == ""
+
+
+def test_a_call_that_only_our_stand_in_refuses_is_no_fault_of_lifted_code() -> None:
+    source = """
+def check(it):
+    it.append_host_mem_release(
+        None, of_tomorrow=1)
+"""
+    linecache.cache[LIFTED] = (len(source), None, source.splitlines(keepends=True), LIFTED)
+    check = defined(source)["check"]
+    theirs = type("Theirs", (), {"append_host_mem_release": lambda self, pages: None})()
+
+    said = trouble_of(failure(lambda: check(STAND_INS[0])), RELEASE)
+
+    assert said.startswith(
+        "TransferController.append_host_mem_release of testbed.cache.transfers stands in for"
+    )
+    assert "unexpected keyword argument 'of_tomorrow' (read at blame_cache.py:3)" in said
+    assert trouble_of(failure(lambda: check(theirs)), RELEASE) == ""
+    # One that came through, and raised inside, was called as it wants to be.
+    within = defined("def check(it): return it.add([], None)")["check"]
+    assert trouble_of(failure(lambda: within(LayerDone({}, []))), RELEASE) == ""
 
 
 def test_in_a_class_of_ones_own_it_is_a_mistake_like_any_other() -> None:

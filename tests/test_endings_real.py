@@ -15,6 +15,8 @@ from testbed.trace.events import Enter, Raised
 from testbed.verdict import Outcome, Verdict
 from testbed.world import Fleet
 from tests.broken_host import SAID
+from tests.fake_hiradix import CONFIGURED, LATER, files
+from tests.fake_hiradix import HEAD as HIRADIX_HEAD
 
 HEAD = """
 import json, os, sys, threading
@@ -231,3 +233,43 @@ def test_a_rank_that_raises_where_nothing_guards_it_ends_and_is_told() -> None:
     for record in records:
         assert record.trouble == (f"rank 0: RuntimeError: {SAID}",)
         assert judge(record).outcome is Outcome.ERROR
+
+
+LIFTED = {
+    # What the check does first, and how the run is told to have ended.
+    "self.wrok_list": (Outcome.CRASH, "raised AbsentAttribute: subject sglang@"),
+    "self.given_elsewhere": (
+        Outcome.ERROR,
+        "self.given_elsewhere is unknown to its class in sglang@",
+    ),
+    "self.cache_controller.of_tomorrow": (
+        Outcome.ERROR,
+        "TransferController of testbed.cache.transfers stands in for SGLang's and has no "
+        "of_tomorrow (read at hiradix_cache.py:",
+    ),
+    "unknown_name": (Outcome.CRASH, "raised NameError: name 'unknown_name' is not defined"),
+    "[].pop()": (Outcome.CRASH, "raised IndexError: pop from empty list (check_hicache_events at"),
+    "time.time()": (Outcome.OK, "every oracle holds"),
+}
+
+
+@pytest.mark.parametrize("folder", ["plain", "torch", "testbed/cache"])
+@pytest.mark.parametrize("does", list(LIFTED))
+def test_a_checkout_is_judged_alike_in_whatever_folder(
+    two: Fleet, tmp_path: Path, folder: str, does: str
+) -> None:
+    where = tmp_path / folder
+    begins = "    def check_hicache_events(self):\n"
+    head = HIRADIX_HEAD.replace(begins, f"{begins}        {does}\n")
+    for path, text in files(CONFIGURED + head + LATER).items():
+        file = where / "sglang/srt" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (where / "sglang/elsewhere.py").write_text("def init(cache): cache.given_elsewhere = 1\n")
+    alone = scenario("Mine", topology={"pp": 1, "tp": 1}).but(subject=f"sglang@{where}:hiradix")
+
+    verdict = judged(two.run(alone), tmp_path / "kept")
+
+    outcome, said = LIFTED[does]
+    assert verdict.outcome is outcome, verdict.summary
+    assert said in verdict.summary

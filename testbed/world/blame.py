@@ -2,9 +2,12 @@
 it can be written; and whose fault it is.
 """
 
+import ast
+import linecache
 import traceback
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from types import FrameType, FunctionType
+from typing import Any, NamedTuple, TypeVar
 
 from testbed import ownership
 from testbed.errors import EnvironmentFault
@@ -52,11 +55,11 @@ def trouble_of(error: BaseException, subject: str) -> str:
         return ""
     if sglang.is_lifted(subject):
         for each in _chain(error):
-            lack = _lacking(each)
+            lack = _lacking(each, subject)
             if lack:
                 return lack
     words = _bounded(lambda: str(error), _MESSAGE_KEPT)
-    if isinstance(error, EnvironmentFault):
+    if isinstance(error, EnvironmentFault) and not sglang.is_lifted(subject):
         return words
     frames = ownership.raised_in(error)
     if any(ownership.of_frame(frame) in _TO_BLAME for frame in frames):
@@ -64,8 +67,10 @@ def trouble_of(error: BaseException, subject: str) -> str:
     return f"{_bounded(lambda: type(error).__name__, _TYPE_KEPT)}: {words}"
 
 
-def _lacking(error: BaseException) -> str:
+def _lacking(error: BaseException, subject: str) -> str:
     """What of SGLang's the testbed does not stand in for, and where it was asked for."""
+    if isinstance(error, sglang.AbsentAttribute) and sglang.nobody_gives(subject, str(error.name)):
+        return ""
     if isinstance(error, EnvironmentFault):
         return _bounded(lambda: str(error), _MESSAGE_KEPT)
     frames = ownership.told_frames(error)
@@ -78,7 +83,60 @@ def _lacking(error: BaseException) -> str:
             )
     elif isinstance(error, ImportError):
         return f"{error}{at}: code under test can import nothing of SGLang's while it runs"
+    elif isinstance(error, TypeError):
+        called = _called_by(error)
+        if called is not None and _is_ours(called):
+            return (
+                f"{called.__qualname__} of {called.__module__} stands in for SGLang's and cannot "
+                f"be called so: {error}{at}: if SGLang's own can, tell us; if not, the call is "
+                "wrong there"
+            )
     return ""
+
+
+def _is_ours(called: Any) -> bool:
+    function = getattr(called, "__func__", called)
+    if isinstance(function, FunctionType):
+        return ownership.of_file(function.__code__.co_filename) is Owner.TESTBED
+    return isinstance(called, type) and ownership.of_class(called) is Owner.TESTBED
+
+
+def _called_by(error: TypeError) -> Any:
+    """What the subject called when the exception was raised, where that can be seen: a function
+    whose parameters did not fit never had a frame of its own.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or ownership.of_frame(trace.tb_frame) is not Owner.SUBJECT:
+        return None
+    frame = trace.tb_frame
+    positions: Any = getattr(frame.f_code, "co_positions", None)
+    if positions is None:  # Python 3.10 knows no columns
+        return None
+    line, end_line, column, end_column = list(positions())[trace.tb_lasti // 2]
+    if line is None or end_line is None or column is None or end_column is None:
+        return None
+    text = [
+        linecache.getline(frame.f_code.co_filename, number).encode()
+        for number in range(line, end_line + 1)
+    ]
+    text[-1] = text[-1][:end_column]
+    text[0] = text[0][column:]
+    try:
+        tree = ast.parse(b"(" + b"".join(text) + b")", mode="eval").body
+        return _value_of(tree.func, frame) if isinstance(tree, ast.Call) else None
+    except (SyntaxError, LookupError, AttributeError):
+        return None
+
+
+def _value_of(node: ast.expr, frame: FrameType) -> Any:
+    """The value of a name, or of attributes of one; asks for nothing else."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_value_of(node.value, frame), node.attr)
+    if not isinstance(node, ast.Name):
+        raise LookupError
+    return frame.f_locals[node.id] if node.id in frame.f_locals else frame.f_globals[node.id]
 
 
 def _named(value: object) -> str:

@@ -61,7 +61,8 @@ class Seams:
         raise AbsentAttribute(
             f"subject {self.__dict__.get('_subject')}: self.{name} is unknown to its class in "
             f"{self.__dict__.get('_file')} and to the testbed; if {name} is yours, it is missing; "
-            "if it is SGLang's, tell us"
+            "if it is SGLang's, tell us",
+            name=name,
         )
 
     def evict_host(self, num_tokens: int, *_: Any, **__: Any) -> int:
