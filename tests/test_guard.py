@@ -13,7 +13,7 @@ Use = Callable[[torch.Tensor], object]
 def seen(use: Use) -> list[str]:
     """What is told of ``use`` before the wait."""
     buffer, touched = torch.arange(4, dtype=torch.int32), list[str]()
-    guard = Guard(buffer, touched.append)
+    guard = Guard([buffer], [], touched.append)
     use(buffer)
     guard.release()
     assert type(buffer) is torch.Tensor
@@ -67,7 +67,7 @@ def test_what_needs_no_contents_is_nobodys_business(use: Use) -> None:
 
 def test_after_its_release_buffer_and_views_are_plain_tensors_again() -> None:
     buffer, touched = torch.arange(4), list[str]()
-    guard = Guard(buffer, touched.append)
+    guard = Guard([buffer], [], touched.append)
     view = buffer[1:]
     assert isinstance(view, Awaited)
     guard.release()
@@ -82,9 +82,36 @@ def test_tensors_of_inference_mode_and_parameters_are_left_as_they_are() -> None
     with torch.inference_mode():
         assert writes(torch.zeros(2).fill_(1)) == 0
     parameter = torch.nn.Parameter(torch.zeros(2))
-    Guard(parameter, pytest.fail).release()
+    Guard([parameter], [parameter], pytest.fail).release()
     assert type(parameter) is torch.nn.Parameter
 
 
-def test_what_is_no_tensor_is_not_watched() -> None:
-    Guard(None, pytest.fail).release()
+def test_a_view_that_is_sent_is_judged_by_its_own_bytes() -> None:
+    whole, touched = torch.arange(6.0), list[str]()
+    guard = Guard([], [whole[:3]], touched.append)
+    whole[3:].zero_()
+    guard.release()
+    assert touched == []
+
+    guard = Guard([], [whole[:3]], touched.append)
+    whole[2:].fill_(7)
+    guard.release()
+    assert touched == ["written"]
+
+
+def test_a_result_beside_the_input_in_one_memory_is_the_operation_s_own_writing() -> None:
+    whole, touched = torch.arange(6.0), list[str]()
+    alias = whole.numpy()
+    guard = Guard([whole], [whole[:3]], touched.append)
+    alias[:3] = 9  # as the backend writes: past torch's count
+    guard.release()
+    assert touched == []
+
+
+def test_one_that_is_forgotten_reports_nothing_and_is_its_owners_again() -> None:
+    buffer = torch.arange(4)
+    guard = Guard([buffer], [], pytest.fail)
+    guard.forget()
+    buffer.zero_()
+    guard.release()
+    assert type(buffer) is torch.Tensor

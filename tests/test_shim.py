@@ -1,53 +1,64 @@
 """What is remembered of a place that calls is told right of every later call from there."""
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import isend as early_isend
 
 from testbed.bench.ranks import recording
 from testbed.topology import GroupSpec
-from testbed.trace.events import Enter, Event, Exit, Touched
+from testbed.trace.events import Dropped, Enter, Event, Exit, Left, Settled, Touched
 from testbed.trace.log import SharedLog, entries
 from testbed.trace.recorder import ListRecorder, LogRecorder, event_of
 from testbed.trace.shim import Shim
 from tests.rig import of_kind
 from tests.test_trace import StepClock
 
-GROUP: Any = object()
-OTHER: Any = object()
+# Of the right class, but connected to nobody.
+_ProcessGroup: Any = dist.ProcessGroup
+GROUP = _ProcessGroup(0, 2)
+OTHER = _ProcessGroup(0, 3)
 NAMES = {GROUP: GroupSpec("pp[tp0]", (0, 1)), OTHER: GroupSpec("world", (0, 1, 2))}
-OPERATIONS = ("all_reduce", "broadcast", "send", "recv", "isend", "irecv")
+PUBLIC = ("all_reduce", "broadcast", "send", "recv")
+METHODS = ("send", "recv")
 
 
-class Done(dist.Work):
-    """An asynchronous operation that is over at once."""
-
-    def wait(self, timeout: Any = None) -> bool:
-        """Nothing to wait for."""
-        return True
+def done(*_: Any) -> Any:
+    """The Work of an asynchronous operation that is over at once."""
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result([])
+    made: Any = torch._C._distributed_c10d
+    return made._create_work_from_future(future)
 
 
 @pytest.fixture
-def seen() -> Iterator[list[Event]]:
-    """What a shim over functions that do nothing records."""
-    there = recording.functions()
-    for name in OPERATIONS:
-        result = Done() if name.startswith("i") else None
-        setattr(dist, name, _like(getattr(dist, name), result))
-    recorder = ListRecorder(StepClock())
-    Shim(recorder, 0, NAMES).install()
-    yield recorder.events
+def bare() -> Iterator[None]:
+    """Functions and methods that do nothing in place of torch's, which come back afterwards."""
+    there = recording.functions(Shim(ListRecorder(StepClock()), 0, NAMES).replacements())
+    for name in PUBLIC:
+        setattr(dist, name, _like(getattr(dist, name)))
+    for name in METHODS:
+        setattr(dist.ProcessGroup, name, lambda *args: done())
+    yield
     recording.put(there)
 
 
-def _like(call: Callable[..., Any], result: Any) -> Callable[..., Any]:
-    def stub(*args: Any, **kwargs: Any) -> Any:
+@pytest.fixture
+def seen(bare: None) -> list[Event]:
+    """What a shim over them records."""
+    recorder = ListRecorder(StepClock())
+    recording.put(Shim(recorder, 0, NAMES).replacements())
+    return recorder.events
+
+
+def _like(call: Callable[..., Any]) -> Callable[..., Any]:
+    def stub(*args: Any, **kwargs: Any) -> None:
         inspect.signature(call).bind(*args, **kwargs)
-        return result
 
     return stub
 
@@ -187,19 +198,16 @@ def test_a_buffer_being_sent_may_be_read_but_a_write_is_told_once_where_its_wait
     assert of_kind(seen, Touched)[0].caller.endswith("drain")
 
 
-def test_the_log_holds_what_a_list_would() -> None:
+def test_the_log_holds_what_a_list_would(bare: None) -> None:
     log = SharedLog(1 << 16)
-    there = recording.functions()
-    for name in OPERATIONS:
-        setattr(dist, name, _like(getattr(dist, name), None))
     recorders = ListRecorder(StepClock()), LogRecorder(log, StepClock())
     for recorder in recorders:
-        stubs = recording.functions()
-        Shim(recorder, 0, NAMES).install()
+        recorded = Shim(recorder, 0, NAMES).replacements()
+        stubs = recording.functions(recorded)
+        recording.put(recorded)
         for value in (1, 2):
             dist.all_reduce(ints(value, 9), op=dist.ReduceOp.MIN, group=OTHER)
         recording.put(stubs)
-    recording.put(there)
 
     logged = [event_of(entry)._replace(t_us=0) for entry in entries(log.committed())]
     in_list = [event for event in recorders[0].events if isinstance(event, Enter | Exit)]
@@ -208,4 +216,112 @@ def test_the_log_holds_what_a_list_would() -> None:
         tuple(event if isinstance(event, Exit) else event._replace(shape=list(event.shape)))
         for event in in_list
     ]
-    assert log.blocked_in()[1] is None
+    assert log.standing()[1] == 0
+
+
+def test_a_thread_has_its_own_operations_and_is_blocked_by_itself(bare: None) -> None:
+    log = SharedLog(1 << 16)
+    recorder = LogRecorder(log, StepClock())
+    blocked: list[int] = []
+
+    def looks(*args: Any, **kwargs: Any) -> None:
+        blocked.append(log.standing()[1])
+        if threading.current_thread() is not threading.main_thread():
+            return
+        other = threading.Thread(target=lambda: dist.broadcast(ints(1), 0, OTHER))
+        other.start()
+        other.join()
+
+    dist.broadcast = _taking(dist.broadcast, looks)
+    recording.put(Shim(recorder, 0, NAMES).replacements())
+    dist.broadcast(ints(1), 0, GROUP)
+
+    events = [event_of(entry) for entry in entries(log.committed())]
+    threads = [(type(one).__name__, one.thread) for one in events if isinstance(one, Enter | Exit)]
+    assert threads == [("Enter", 0), ("Enter", 1), ("Exit", 1), ("Exit", 0)]
+    assert blocked == [1, 2]
+    assert log.standing()[1] == 0
+
+
+def _taking(call: Callable[..., Any], then: Callable[..., Any]) -> Callable[..., Any]:
+    def stub(*args: Any, **kwargs: Any) -> None:
+        inspect.signature(call).bind(*args, **kwargs)
+        then()
+
+    return stub
+
+
+def test_what_an_exception_left_is_said_and_blocks_nobody(bare: None) -> None:
+    log = SharedLog(1 << 16)
+
+    def breaks() -> None:
+        raise ValueError("no such peer")
+
+    dist.send = _taking(dist.send, breaks)
+    recording.put(Shim(LogRecorder(log, StepClock()), 0, NAMES).replacements())
+    with pytest.raises(ValueError, match="no such peer"):
+        dist.send(ints(1), group=GROUP, group_dst=1)
+
+    *_, last = (event_of(entry) for entry in entries(log.committed()))
+    assert isinstance(last, Left)
+    assert last.type == "ValueError"
+    assert log.standing()[1] == 0
+
+
+def test_a_work_that_is_thrown_away_is_said_before_the_next_operation(seen: list[Event]) -> None:
+    dist.isend(ints(5), group=GROUP, group_dst=1, tag=3)
+    dist.send(ints(6), group=GROUP, group_dst=1, tag=4)
+
+    kinds = [type(event) for event in seen]
+    assert kinds == [Enter, Exit, Dropped, Enter, Exit]
+    (dropped,) = of_kind(seen, Dropped)
+    assert (dropped.op, dropped.ordinal, dropped.peer, dropped.tag) == ("isend", 0, 1, 3)
+
+
+def test_a_work_that_is_asked_otherwise_is_settled_and_no_longer_watched(seen: list[Event]) -> None:
+    uses: list[Callable[[Any], object]] = [
+        lambda work: work.is_completed(),
+        lambda work: work.get_future(),
+    ]
+    for use in uses:
+        buffer = ints(4, 5)
+        work = dist.irecv(buffer, group=GROUP, group_src=1, tag=3)
+        use(work)
+        buffer.zero_()
+        del work
+    assert [event.how for event in of_kind(seen, Settled)] == ["polled", "future"]
+    assert of_kind(seen, Touched) == []
+    assert of_kind(seen, Dropped) == []
+
+
+def test_a_name_imported_before_and_a_method_of_the_group_are_recorded(seen: list[Event]) -> None:
+    early_isend(ints(5), group=GROUP, group_dst=1).wait()  # type: ignore[union-attr]
+    GROUP.send([ints(6)], 1, 0).wait()
+    assert [(call.op, call.peer, call.ordinal, call.values) for call in entered(seen)] == [
+        ("isend", 1, 0, [5]),
+        ("wait", 1, 0, [5]),
+        ("isend", 1, 1, [6]),
+        ("wait", 1, 1, [6]),
+    ]
+
+
+def test_who_is_no_member_takes_no_part(seen: list[Event]) -> None:
+    dist.all_reduce(ints(1), group=dist.GroupMember.NON_GROUP_MEMBER)
+    assert seen == []
+
+
+def test_a_write_beside_the_part_that_is_sent_is_nobodys_mistake(seen: list[Event]) -> None:
+    buffer = ints(1, 2, 3, 4)
+    sent = dist.isend(buffer[:2], group=GROUP, group_dst=1)
+    came = dist.irecv(buffer[2:3], group=GROUP, group_src=1)
+    buffer[3:].zero_()
+    for work in (sent, came):
+        assert isinstance(work, dist.Work)
+        work.wait()
+    assert of_kind(seen, Touched) == []
+
+    again = dist.isend(buffer[:2], group=GROUP, group_dst=1)
+    buffer[1:].zero_()
+    assert again is not None
+    again.wait()
+    assert [event.how for event in of_kind(seen, Touched)] == ["written"]

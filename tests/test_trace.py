@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import msgspec
@@ -32,8 +33,7 @@ def test_a_log_survives_the_sigkill_of_the_process_that_wrote_it() -> None:
     (entry,) = entries(log.committed())
     assert event_of(entry)[0] == 3
     assert isinstance(event_of(entry), Block)
-    _, blocked = log.blocked_in()
-    assert blocked == entry
+    assert log.standing()[1] == 1
 
 
 def test_a_full_log_keeps_whole_entries_and_counts_what_it_dropped() -> None:
@@ -45,13 +45,38 @@ def test_a_full_log_keeps_whole_entries_and_counts_what_it_dropped() -> None:
     assert places[2:] == [0, 0, 0]
 
 
+def test_last_words_fit_into_a_full_log_and_nothing_else_follows_the_gap() -> None:
+    log = SharedLog(4096, reserve=1024)
+    while log.append(b"x" * 500):
+        pass
+    small, before = log.append(b"y"), list(entries(log.committed()))
+    log.open_reserve()
+    other = threading.Thread(target=log.append, args=(b"z",))
+    other.start()
+    other.join()
+    log.append(b"last")
+
+    assert small == 0
+    assert list(entries(log.committed())) == [*before, b"last"]
+    assert log.dropped == 3
+
+
+def test_what_is_known_of_a_log_is_not_sent_again() -> None:
+    log = SharedLog(4096)
+    log.append(b"first")
+    known = len(log.committed())
+    log.append(b"second")
+
+    assert list(entries(log.committed(known))) == [b"second"]
+
+
 def test_a_rank_is_blocked_from_block_until_take() -> None:
     log = SharedLog(4096)
     recorder = LogRecorder(log, StepClock())
     recorder.add(Block, "backup")
-    assert log.blocked_in()[1] is not None
+    assert log.standing()[1] == 1
     recorder.add(Take, "backup", "b0")
-    assert log.blocked_in()[1] is None
+    assert log.standing()[1] == 0
 
 
 def test_every_kind_of_event_survives_the_log() -> None:

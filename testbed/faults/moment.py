@@ -6,11 +6,11 @@ from typing import Literal
 from testbed.errors import BadInput
 from testbed.faults.base import Timed
 from testbed.scenario import Scenario
-from testbed.trace.shim import COLLECTIVES, MESSAGES
+from testbed.trace.operations import OPERATIONS
 from testbed.workloads.base import Bench
 
 ANY = "any"
-_OPERATIONS = (ANY, *COLLECTIVES, *MESSAGES)
+_OPERATIONS = (ANY, *OPERATIONS)
 
 
 class Moment(Timed, frozen=True):

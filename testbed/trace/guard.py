@@ -1,12 +1,15 @@
-"""Whether a buffer is left alone while an asynchronous operation still needs it.
+"""Whether the buffers of an asynchronous operation are left alone while it still needs them.
 
-A buffer that is being *sent* may be read but not written: torch counts the writes into a tensor, so
-the wait shows whether there were any. A buffer that is being *received or reduced* may be neither
-read nor written: until its wait it and the views made of it are ``Awaited``, whose torch functions
-pass by here. Not seen: use through numpy, a raw pointer or a view made before the operation began.
+A buffer that is being *sent* may be read but not written. torch counts the writes into a tensor and
+its views together, so the count is evidence for a tensor that is no view; of a view, other parts of
+whose memory are somebody else's to write, the bytes are compared. A buffer that is being *received
+or reduced* may be neither read nor written: until the operation's wait it and the views made of it
+are ``Awaited``, whose torch functions pass by here. Not seen: use through numpy, a raw pointer or a
+view made before the operation began, and writes into large views that are being sent.
 """
 
-from collections.abc import Callable, Iterator
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +34,9 @@ _READS = frozenset(
 # Results of these are new tensors, yet only the tensor's shape and dtype went into them.
 _SHAPES = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_")
 
+# A copy of more would cost more than it can show.
+_COMPARED_BYTES = 1 << 20
+
 
 class Awaited(torch.Tensor):
     """A tensor whose contents belong to an operation until that has been waited for."""
@@ -45,7 +51,7 @@ class Awaited(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run the function as on a plain tensor, then tell what it did to the buffer."""
+        """Run the function as on a plain tensor, then report what it did to the buffer."""
         with torch._C.DisableTorchFunctionSubclass():
             buffers = list(_awaited((args, kwargs or {})))
             before = [writes(buffer) for buffer in buffers]
@@ -56,21 +62,42 @@ class Awaited(torch.Tensor):
 
 
 class Guard:
-    """Watches the buffer that an operation receives or reduces into, until its release.
+    """Watches the buffers of one operation until its release.
 
-    touched: called once, with ``read`` or ``written``, if the buffer is used too early.
+    written: tensors it receives or reduces into. read: tensors it sends. touched: called once, with
+    ``read`` or ``written``, if a buffer is used too early.
     """
 
-    __slots__ = ("_awaited", "_buffer", "_touched", "_writes")
+    __slots__ = ("_awaited", "_counted", "_kept", "_touched")
 
-    def __init__(self, buffer: Any, touched: Callable[[str], None]) -> None:
-        self._buffer = buffer
+    def __init__(
+        self,
+        written: Sequence[torch.Tensor],
+        read: Sequence[torch.Tensor],
+        touched: Callable[[str], None],
+    ) -> None:
         self._touched: Callable[[str], None] | None = touched
-        self._writes = writes(buffer)
         self._awaited: tuple[torch.Tensor, ...] = ()
-        # A parameter or a class of somebody else's must stay what it is.
-        if type(buffer) is torch.Tensor:
-            self.watch(buffer)
+        self._counted: tuple[tuple[torch.Tensor, int], ...] = ()
+        self._kept: tuple[tuple[torch.Tensor, bytes], ...] = ()
+        for buffer in written:
+            if not _is_view(buffer):
+                self._counted += ((buffer, writes(buffer)),)
+            # A parameter or a class of somebody else's must stay what it is.
+            if type(buffer) is torch.Tensor:
+                self.watch(buffer)
+        if read:
+            self._watch_sent(written, read)
+
+    def _watch_sent(self, written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> None:
+        results = {buffer.untyped_storage().data_ptr() for buffer in written}
+        for buffer in read:
+            if results and buffer.untyped_storage().data_ptr() in results:
+                continue  # gathered or reduced in place: the operation itself may write there
+            if not _is_view(buffer):
+                self._counted += ((buffer, writes(buffer)),)
+            elif (kept := _bytes(buffer)) is not None:
+                self._kept += ((buffer, kept),)
 
     def watch(self, tensor: torch.Tensor) -> None:
         """Watch a plain tensor over the same memory, too."""
@@ -86,14 +113,31 @@ class Guard:
             touched(how)
 
     def release(self) -> None:
-        """The operation is waited for: the buffer is its owner's again. Tells of writes into it
-        that no function of a watched tensor made. Safe to call twice.
+        """The operation is waited for: the buffers are their owner's again. Reports writes that no
+        function of a watched tensor made. Safe to call twice.
         """
+        self._give_back()
+        for buffer, count in self._counted:
+            if writes(buffer) != count:
+                self.touch("written")
+        for buffer, kept in self._kept:
+            if _bytes(buffer) != kept:
+                self.touch("written")
+        self._touched = None
+        self._counted = ()
+        self._kept = ()
+
+    def forget(self) -> None:
+        """Watch no longer, and report nothing: nobody will wait for the operation."""
+        self._give_back()
+        self._touched = None
+        self._counted = ()
+        self._kept = ()
+
+    def _give_back(self) -> None:
         for tensor in self._awaited:
             tensor.__class__ = torch.Tensor
-        if writes(self._buffer) != self._writes:
-            self.touch("written")
-        self._touched = None
+        self._awaited = ()
 
 
 def _judge(buffer: Awaited, written: int, func: Callable[..., Any], result: Any) -> None:
@@ -101,7 +145,7 @@ def _judge(buffer: Awaited, written: int, func: Callable[..., Any], result: Any)
     if writes(buffer) != written:
         guard.touch("written")
         return
-    made = list(_tensors(result))
+    made = list(tensors_in(result))
     views = [tensor for tensor in made if _same_memory(tensor, buffer)]
     copied = len(views) < len(made) and not name.startswith(_SHAPES)
     if copied or name in _READS:
@@ -112,21 +156,34 @@ def _judge(buffer: Awaited, written: int, func: Callable[..., Any], result: Any)
 
 
 def _awaited(value: Any) -> Iterator[Awaited]:
-    return (tensor for tensor in _tensors(value) if isinstance(tensor, Awaited))
+    return (tensor for tensor in tensors_in(value) if isinstance(tensor, Awaited))
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a value made of lists, tuples and dicts, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+        yield from tensors_in(list(value.values()))
 
 
 def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+_is_view: Callable[[torch.Tensor], bool] = torch.Tensor._is_view
+
+
+def _bytes(tensor: torch.Tensor) -> bytes | None:
+    """Its contents; None where they are too many, or do not lie in one piece of CPU memory."""
+    if tensor.layout is not torch.strided or not (tensor.is_cpu and tensor.is_contiguous()):
+        return None
+    size = tensor.numel() * tensor.element_size()
+    # Past torch's dispatcher: a mode that is on there would see, or change, an operation on it.
+    return ctypes.string_at(tensor.data_ptr(), size) if 0 < size <= _COMPARED_BYTES else None
 
 
 def writes(buffer: Any) -> int:

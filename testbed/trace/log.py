@@ -1,9 +1,9 @@
 """Shared memory that outlives the rank: the host maps it, forks, and still reads it after a
 SIGKILL.
 
-Layout: a header of three 8-byte words (bytes committed, entries dropped, place of the entry the
-rank is blocked in, 0 if it runs), then entries, each a 4-byte length and that many bytes. An entry
-counts once the first word covers it, so a rank that dies while writing leaves whole entries only.
+Layout: a header of three 8-byte words (bytes committed, entries dropped, how many of the rank's
+threads are blocked), then entries, each a 4-byte length and that many bytes. An entry counts once
+the first word covers it, so a rank that dies while writing leaves whole entries only.
 The log never wraps: a full one drops all that follows and says how much, since oracles need the
 start. The memory is taken as it is written to: a large log that stays empty costs nothing.
 """
@@ -25,8 +25,7 @@ _MAP_NORESERVE = 0x4000
 
 class SharedLog:
     """An append-only log of byte entries in anonymous shared memory, ``capacity`` bytes in all, of
-    which the last ``reserve`` are kept for what is appended after ``open_reserve``. Several threads
-    may append.
+    which the last ``reserve`` are kept for what is appended after ``open_reserve``.
     """
 
     def __init__(self, capacity: int, reserve: int = 0) -> None:
@@ -36,19 +35,22 @@ class SharedLog:
         self._end = _HEADER.size
         self._words[_COMMITTED] = self._end
         self._limit = capacity - reserve
-        self._lock = threading.Lock()
+        self._last_thread = 0
         self.capacity = capacity
+        self._blocked = 0
+        self._lock = threading.Lock()
 
-    def append(self, payload: bytes, blocks: bool | None = None) -> int:
-        """Commit one entry; returns its place, 0 if the log is full and the entry was dropped.
+    def append(self, payload: bytes, blocking: int = 0) -> int:
+        """Commit one entry; returns its place, 0 if the log is full and the entry was dropped. Safe
+        from several threads.
 
-        blocks: the rank is blocked in it from now on (True), or runs again (False).
+        blocking: how many more threads of the rank are blocked from now on: 1, 0 or -1.
         """
+        words = self._words
         with self._lock:
             at = self._end
             end = at + 4 + len(payload)
-            words = self._words
-            if end > self._limit:
+            if end > self._limit and not self._in_reserve(end):
                 words[_DROPPED] += 1
                 self._limit = 0  # a smaller one that still fits would leave a gap before it
                 at = 0
@@ -56,13 +58,19 @@ class SharedLog:
                 self._map[at:end] = _length_of(len(payload)) + payload
                 self._end = end
                 words[_COMMITTED] = end
-            if blocks is not None:
-                words[_BLOCKED] = at if blocks else 0
-            return at
+            if blocking:
+                self._blocked += blocking
+                words[_BLOCKED] = self._blocked
+        return at
 
     def open_reserve(self) -> None:
-        """Let what follows use the rest: a rank's last words, after a gap if it was full."""
-        self._limit = self.capacity
+        """Let this thread alone use the rest, for a rank's last words: after a gap if it was
+        full.
+        """
+        self._last_thread = threading.get_ident()
+
+    def _in_reserve(self, end: int) -> bool:
+        return end <= self.capacity and self._last_thread == threading.get_ident()
 
     @property
     def dropped(self) -> int:
@@ -75,15 +83,10 @@ class SharedLog:
         """
         return self._map[_HEADER.size + known : self._words[_COMMITTED]]
 
-    def blocked_in(self) -> tuple[int, bytes | None]:
-        """(bytes committed, the entry the rank is blocked in or None): two equal answers mean no
-        progress.
-        """
-        committed, _, at = _HEADER.unpack_from(self._map)
-        if at == 0:
-            return committed, None
-        (length,) = _LENGTH.unpack_from(self._map, at)
-        return committed, self._map[at + 4 : at + 4 + length]
+    def standing(self) -> tuple[int, int]:
+        """(bytes committed, threads that are blocked): two equal answers mean no progress."""
+        committed, _, blocked = _HEADER.unpack_from(self._map)
+        return committed, blocked
 
     def close(self) -> None:
         """Give the memory back."""

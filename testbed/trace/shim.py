@@ -1,15 +1,25 @@
-"""The layer under ``torch.distributed``'s own names: every call is recorded, none is changed.
+"""The layer under ``torch.distributed``: every operation is recorded, none is changed.
 
-``install`` replaces the functions of the module ``torch.distributed`` in this process (a disposable
-rank, so nothing is put back). What is recorded of a call: see ``events.Enter``. The calls go on to
-torch with the arguments untouched; a Work that comes back is wrapped so that its ``wait`` is seen
-too, and its buffer is watched until then (``guard``).
+Where all ways to an operation meet is the process group: ``install`` gives recording methods to the
+classes ``ProcessGroup`` and ``Work``, so that an operation is seen by whatever name, imported
+whenever, the program reaches it. The public functions are replaced too, for what only they know:
+that a ``send`` blocks, what a collective of objects is, the root as a global rank; the group's
+methods that they call count as part of them. Operations that C++ code starts by itself, as DDP's
+reducer and functional collectives do, are seen at torch's dispatcher (``native``).
+
+A process is a disposable rank, so nothing is put back. What is recorded of an operation: see
+``events.Enter``. The calls go on to torch with the arguments untouched, and torch's own Work comes
+back; its buffers are watched until it is waited for (``guard``).
 """
 
 import inspect
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
 from itertools import count
 from types import FrameType
 from typing import Any, NamedTuple
@@ -19,31 +29,15 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from testbed.topology import GroupSpec, has_tags
+from testbed.trace.asked import SHORT, Asked, Reader, of_method, of_public
 from testbed.trace.callers import Callers, Path
-from testbed.trace.events import Group, Operation, Touched
-from testbed.trace.guard import Awaited, Guard, writes
+from testbed.trace.events import Dropped, Group, Operation, Settled, Touched
+from testbed.trace.guard import Awaited, Guard, tensors_in
+from testbed.trace.native import Native
+from testbed.trace.operations import FORMS, NEW_GROUP, SPLIT_GROUP, Form
 from testbed.trace.recorder import OperationRecorder
+from testbed.trace.works import Pending, Works
 
-COLLECTIVES = (
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "all_gather_into_tensor",
-    "gather",
-    "scatter",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "monitored_barrier",
-    "all_gather_object",
-    "broadcast_object_list",
-    "gather_object",
-    "scatter_object_list",
-)
-MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 VALUES_KEPT = 16
 _WHOLE = frozenset(
     {torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8, torch.bool}
@@ -51,33 +45,46 @@ _WHOLE = frozenset(
 )
 _NAME_KEPT = 6
 
-# Collectives with a root: torch takes rank 0 where these are given none.
-_ROOT_0 = frozenset({"gather", "scatter", "broadcast_object_list", "gather_object"}) | {
-    "scatter_object_list"
-}
-# Operations that only read their tensor: after the call it is what it was before.
-_SEND = frozenset({"send", "isend"})
-# Operations that write into the tensor they are given first.
-_RECEIVE = frozenset(
-    {"irecv", "all_reduce", "reduce", "broadcast", "scatter", "all_gather_into_tensor"}
-)
-
 # Operations whose calls are remembered by where they come from and all but their tensor.
-_REMEMBERED = frozenset(MESSAGES) | {"all_reduce", "reduce", "broadcast"}
+_REMEMBERED = frozenset({"all_reduce", "reduce", "broadcast", "send", "recv", "isend", "irecv"})
 _SITES_KEPT = 64
+# torch's own module calls these by name; all else there must stay what torch compares it with.
+_BLOCKING_MESSAGES = ("send", "recv")
 
-_Tensor, _Work = torch.Tensor, dist.Work
-
-_REDUCE_OPS = {
-    getattr(dist.ReduceOp, name): name
-    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+# Of torch's own functions, whatever may lie around them when a rank is recorded.
+_SIGNATURES = {
+    name: inspect.signature(call)
+    for form in FORMS
+    for name in form.public
+    if (call := getattr(dist, name, None)) is not None
 }
+
+_Tensor, _Work, _ProcessGroup = torch.Tensor, dist.Work, dist.ProcessGroup
+
+Functions = dict[tuple[Any, str], Any]
+"""Owner (a module or a class) and name -> the function there."""
+
+
+class _Known(NamedTuple):
+    """A process group that was seen. timed: it gives up by itself before long."""
+
+    spec: GroupSpec
+    timed: bool
+
+
+class _Here(threading.local):
+    """What this layer knows of the calling thread. inside: it is in a recorded operation, whose
+    parts are not recorded.
+    """
+
+    inside = False
 
 
 class Shim:
-    """Records the torch.distributed calls of one rank.
+    """Records the torch.distributed operations of one rank.
 
-    groups: process group -> its name and global ranks; ``None`` stands for the default group.
+    groups: process group -> its name and global ranks; ``None`` stands for the default group. Any
+    other group is learnt when it is first used.
 
     What can be known of a call before it is made is worked out at its first time in one place and
     remembered (``_Site``): between two ranks that wait for each other every microsecond counts, and
@@ -88,29 +95,61 @@ class Shim:
         self, recorder: OperationRecorder, rank: int, groups: Mapping[Any, GroupSpec]
     ) -> None:
         self._recorder = recorder
-        self._add, self.enter, self.leave = recorder.add, recorder.enter, recorder.exit
+        self._add, self._enter, self._exit = recorder.add, recorder.enter, recorder.exit
         self._rank = rank
-        self._groups = dict(groups)
+        self._groups: dict[int, _Known] = {
+            id(group): _Known(spec, False) for group, spec in groups.items()
+        }
+        self._given = tuple(groups)  # kept alive: an id belongs to nobody else then
+        self._default_is_known = None in groups
+        self._worlds = 0
         self._ordinals: dict[Any, Iterator[int]] = {}
         self._callers = Callers()
         self._failed: tuple[BaseException, str] | None = None
-        self._inside = False
+        self._sites: list[dict[Path, list[_Site]]] = []
+        self.here = _Here()
+        self._works = Works(self._dropped)
+        self._native = Native(self)
 
     def install(self, inside: Sequence[Callable[[str], None]] = ()) -> None:
         """Put the recording functions in place of torch's, in this process, for good.
 
-        inside: called with the name of each call once it is entered, before torch has it: what a
-        rank does that dies in the middle of an operation.
+        inside: called with the name of each operation once it is entered, before torch has it: what
+        a rank does that dies in the middle of one.
         """
-        for name in _PLACES:
-            call = _through(inside, name, getattr(dist, name))
-            end = MESSAGES.get(name)
-            told = self._message(name, end) if end else self._collective(name)
-            recorded = self._recorded(name, call, told)
-            setattr(dist, name, recorded)
-            if end:  # batch_isend_irecv and the object messages find them there
-                setattr(distributed_c10d, name, recorded)
-        dist.new_group = self._new_group(dist.new_group)
+        for (owner, name), function in self.replacements(inside).items():
+            setattr(owner, name, function)
+        self._native.watch()
+
+    def replacements(self, inside: Sequence[Callable[[str], None]] = ()) -> "Functions":
+        """What ``install`` puts in place, made of what is in place now."""
+        made: Functions = {}
+        for form in FORMS:
+            for name in form.methods:
+                method = _through(inside, form.op, getattr(_ProcessGroup, name))
+                read = of_method(form, self.ranks_of)
+                made[_ProcessGroup, name] = self._recorded(form, method, read, _method_rest(form))
+            for name in form.public:
+                call = getattr(dist, name, None)
+                if call is None:  # torch of another version
+                    continue
+                read = of_public(form, _SIGNATURES[name], self.ranks_of)
+                function = self._recorded(form, _through(inside, form.op, call), read, _public_rest)
+                made[dist, name] = function
+                if name in _BLOCKING_MESSAGES:
+                    made[distributed_c10d, name] = function
+        for name in ("wait", "synchronize"):
+            made[_Work, name] = self._waits(getattr(_Work, name))
+        for name, how in (("get_future", "future"), ("result", "polled")):
+            made[_Work, name] = self._settles(getattr(_Work, name), how)
+        made[_Work, "is_completed"] = self._asks(_Work.is_completed)
+        for owner, name, around in (
+            (distributed_c10d, "_new_group_with_tag", self._makes_group),
+            (_ProcessGroup, "split_group", self._splits),
+            (_ProcessGroup, "shutdown", self._forgets),
+        ):
+            made[owner, name] = around(getattr(owner, name))
+        return made
 
     def failed_op(self, error: BaseException) -> str:
         """The operation out of which ``error`` came, "" if it came out of none."""
@@ -121,19 +160,27 @@ class Shim:
             seen = seen.__cause__ or seen.__context__
         return ""
 
-    def _recorded(self, op: str, call: Callable[..., Any], told: "_Teller") -> Callable[..., Any]:
-        tensor_of = _picker(_PLACES[op], "tensor", "output_tensor")
-        path_of, enter, leave = self._callers.path, self.enter, self.leave
+    def _recorded(
+        self, form: Form, call: Callable[..., Any], read: Reader, rest_of: "_RestOf"
+    ) -> Callable[..., Any]:
+        op = form.op
+        path_of, enter, leave, track = (
+            self._callers.path,
+            self._enter,
+            self._exit,
+            self._works.track,
+        )
         sites: dict[Path, list[_Site]] = {}
-        remembered = op in _REMEMBERED
+        self._sites.append(sites)
+        remembered, receives = op in _REMEMBERED, form.way == "receive"
+        here = self.here
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            if self._inside:  # torch's recv calls its irecv
+            if here.inside:  # torch's recv calls the group's
                 return call(*args, **kwargs)
             path = path_of(sys._getframe(1))
-            tensor = args[0] if args else None
-            if remembered and type(tensor) is _Tensor:
-                rest = args[1:]
+            tensor, rest = rest_of(args) if remembered else (None, ())
+            if type(tensor) is _Tensor:
                 for site in sites.get(path, ()):
                     if (
                         site.rest == rest
@@ -144,132 +191,260 @@ class Shim:
                     ):
                         break
                 else:
-                    site = self._site(told(args, kwargs), tensor, path, rest, kwargs)
+                    asked = read(args, kwargs)
+                    if self._is_left_out(asked.group):
+                        return call(*args, **kwargs)
+                    site = self._site(form, asked, tensor, path, rest, kwargs)
                     sites[path] = [*sites.get(path, ())[1 - _SITES_KEPT :], site]
                 before, after = site.before, site.after
+                written, sent = ([tensor], []) if site.receives else ([], [tensor])
             else:
-                tensor = tensor_of(args, kwargs)
-                site = self._site(told(args, kwargs), tensor, path, (), kwargs)
+                asked = read(args, kwargs)
+                if self._is_left_out(asked.group):
+                    return call(*args, **kwargs)
+                sized = list(tensors_in(asked.tensors.get(form.sized_by)))
+                tensor = sized[0] if len(sized) == 1 else None
+                site = self._site(form, asked, sized, path, (), kwargs)
                 before, after = site.before, site.after
-                if isinstance(tensor, Awaited):
-                    tensor.guard.touch("written" if op in _RECEIVE else "read")
-                    before, after = _unread, None
+                written, sent = self._buffers(form, asked, site)
+                for buffers, how in ((written, "written"), (sent, "read")):
+                    for buffer in buffers:
+                        if isinstance(buffer, Awaited):
+                            buffer.guard.touch(how)
+                            before, after = _unread, None
             ordinal = next(site.ordinals)
             values = before(tensor)
             enter(site.known, ordinal, values)
-            self._inside = True
+            here.inside = True
             try:
                 result = call(*args, **kwargs)
             except BaseException as error:  # noted for the crash report, and raised on
-                self._failed = (error, op)
+                self._note(error, op)
                 raise
             finally:
-                self._inside = False
-            leave(after(tensor) if after else values)
-            if result is not None and isinstance(result, _Work):
-                return RecordedWork(self, result, site, ordinal, tensor)
+                here.inside = False
+            if after is not None:
+                values = after(tensor)
+            if result is None:
+                leave(values)
+            elif isinstance(result, _Work):
+                leave(values, True)
+                touched = partial(self.touched, site, ordinal)
+                track(result, Pending(site, ordinal, tensor, Guard(written, sent, touched)))
+            elif receives and site.operation.peer < 0:
+                leave(values, False, result)  # from whom it came
+            else:
+                leave(values)
             return result
 
         return recorded
 
-    def _collective(self, op: str) -> "_Teller":
-        places = _PLACES[op]
-        group_of, reduce_op_of = _picker(places, "group"), _picker(places, "op")
-        root_of = _picker(places, "src", "dst")
-        within_of = _picker(places, "group_src", "group_dst")
-        rooted = "src" in places or "dst" in places
-        default_op = "SUM" if "op" in places else ""
-        default_root = 0 if op in _ROOT_0 else -1
+    def started(self, form: Form, asked: Asked, call: Callable[[], Any]) -> tuple[Any, Pending]:
+        """Record an operation that C++ code starts: what ``call`` returned, and the operation,
+        which nobody in Python will wait for by its Work.
+        """
+        sized = list(tensors_in(asked.tensors.get(form.sized_by)))
+        tensor = sized[0] if len(sized) == 1 else None
+        path = self._callers.path(sys._getframe(2))
+        site = self._site(form, asked, sized, path, (), {})
+        ordinal = next(site.ordinals)
+        values = site.before(tensor)
+        self._enter(site.known, ordinal, values)
+        result = self.call(call, (), {}, form.op)
+        self._exit(values)
+        guard = Guard((), (), _not_watched)
+        return result, Pending(site, ordinal, tensor, guard)
 
-        def told(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Told:
-            group = self._group(group_of(args, kwargs))
-            reduce_op = reduce_op_of(args, kwargs)
-            root = default_root
-            if rooted:
-                within = within_of(args, kwargs)
-                given = root_of(args, kwargs) if within is None else group.ranks[within]
-                root = root if given is None else given
-            name = default_op if reduce_op is None else _REDUCE_OPS.get(reduce_op, "")
-            return _Told(op, group.name, group.name, root, -1, name)
+    def awaited(self, pending: Pending, call: Callable[[], Any]) -> Any:
+        """Record that C++ code waits for such an operation: what ``call`` returned."""
+        site = self.wait_of(pending.site, sys._getframe(2))
+        values = site.before(pending.tensor)
+        self._enter(site.known, pending.ordinal, values)
+        result = self.call(call, (), {}, f"wait of {pending.site.operation.op}")
+        self._exit(site.after(pending.tensor) if site.after else values)
+        return result
 
-        return told
+    def _is_left_out(self, group: Any) -> bool:
+        """Whether this rank takes no part: torch then warns, or says what is wrong, and returns.
+        What is put together for later is recorded when it is done.
+        """
+        if group is None:
+            if not dist.is_initialized():
+                return True
+            group = dist.group.WORLD
+        return (
+            not isinstance(group, _ProcessGroup)
+            or group in distributed_c10d._world.pg_coalesce_state
+        )
 
-    def _message(self, op: str, end: str) -> "_Teller":
-        places = _PLACES[op]
-        group_of, tag_of = _picker(places, "group"), _picker(places, "tag")
-        peer_of, within_of = _picker(places, end), _picker(places, f"group_{end}")
-        sends = end == "dst"
+    def _dropped(self, pending: Pending) -> None:
+        pending.guard.forget()
+        op, group, peer, tag = pending.site.operation[:4]
+        self._recorder.later(Dropped, op, group, pending.ordinal, peer, tag)
 
-        def told(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Told:
-            group = self._group(group_of(args, kwargs))
-            tag = int(tag_of(args, kwargs) or 0)
-            peer = peer_of(args, kwargs)
-            within = within_of(args, kwargs)
-            if within is not None:
-                peer = group.ranks[within]
-            elif peer is None:
-                peer = -1
-            rank, lane = self._rank, tag if has_tags(group.name) else 0
-            pipe = (group.name, rank, peer, lane) if sends else (group.name, peer, rank, lane)
-            return _Told(op, group.name, pipe, peer, tag, "")
+    def _buffers(
+        self, form: Form, asked: Asked, site: "_Site"
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The tensors that the operation writes into, and those that it reads."""
+        written = [one for name in form.writes for one in tensors_in(asked.tensors.get(name))]
+        read = [one for name in form.reads for one in tensors_in(asked.tensors.get(name))]
+        return ([], written + read) if written and not site.receives else (written, read)
 
-        return told
+    def _waits(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        here, find, settle = self.here, self._works.find, self._works.settle
+        enter, leave = self._enter, self._exit
 
-    def _new_group(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        places = _places(call)
-        asked_of = _picker(places, "ranks")
-        local_of = _picker(places, "use_local_synchronization")
+        def recorded(work: Any, *args: Any, **kwargs: Any) -> Any:
+            pending = None if here.inside else find(work)
+            if pending is None:
+                return call(work, *args, **kwargs)
+            site, ordinal, tensor, guard = pending
+            guard.release()
+            wait = self.wait_of(site, sys._getframe(1), _is_timed(args, kwargs))
+            values = wait.before(tensor)
+            enter(wait.known, ordinal, values)
+            here.inside = True
+            try:
+                result = call(work, *args, **kwargs)
+            except BaseException as error:  # noted for the crash report, and raised on
+                self._note(error, f"wait of {site.operation.op}")
+                raise
+            finally:
+                here.inside = False
+            settle(work)
+            if wait.after is not None:
+                values = wait.after(tensor)
+            leave(values, False, self._source(work, site))
+            return result
+
+        return recorded
+
+    def _source(self, work: Any, site: "_Site") -> int:
+        """Global rank of the sender, where the operation took a message from anybody."""
+        if site.operation.peer >= 0 or site.operation.tag < 0:
+            return -1
+        within = int(work._source_rank())
+        return site.ranks[within] if 0 <= within < len(site.ranks) else -1
+
+    def _settles(self, call: Callable[..., Any], how: str) -> Callable[..., Any]:
+        def recorded(work: Any, *args: Any, **kwargs: Any) -> Any:
+            self._settle(work, how)
+            return call(work, *args, **kwargs)
+
+        return recorded
+
+    def _asks(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(work: Any) -> Any:
+            completed = call(work)
+            if completed:
+                self._settle(work, "polled")
+            return completed
+
+        return recorded
+
+    def _settle(self, work: Any, how: str) -> None:
+        """The program learns otherwise than by a wait that the operation is over."""
+        pending = None if self.here.inside else self._works.find(work)
+        if pending is not None:
+            pending.guard.release()
+            self._works.settle(work)
+            op, group, peer, tag = pending.site.operation[:4]
+            self._add(Settled, how, op, group, pending.ordinal, peer, tag)
+
+    def _makes_group(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(call)
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            if self._inside:
+            if self.here.inside or not dist.is_initialized():
                 return call(*args, **kwargs)
-            asked = asked_of(args, kwargs)
+            given = signature.bind(*args, **kwargs).arguments
+            asked = given.get("ranks")
             ranks = list(range(dist.get_world_size()) if asked is None else asked)
-            if local_of(args, kwargs):
+            if given.get("use_local_synchronization"):
                 makers = f"new group of {ranks}"  # only its members take part
                 self._add(Group, makers, ranks)
             else:
-                makers = self._group(None).name
-            caller, site = self._called_from(sys._getframe(1))
-            operation = Operation("new_group", makers, -1, -1, "", "", len(ranks), caller, (), site)
-            self.enter(self._recorder.known(operation), next(self._channel(makers)), ranks)
-            made = self.call(call, args, kwargs, "new_group")
-            self.leave(ranks)
-            if isinstance(made, dist.ProcessGroup):
-                self._group(made)
-            return made
+                makers = self._group(None).spec.name
+            return self._made(NEW_GROUP, makers, ranks, call, args, kwargs)
+
+        return recorded
+
+    def _splits(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.here.inside:
+                return call(group, *args, **kwargs)
+            makers = self._group(group).spec.name
+            return self._made(SPLIT_GROUP, makers, [], call, (group, *args), kwargs)
+
+        return recorded
+
+    def _made(
+        self,
+        op: str,
+        makers: str,
+        ranks: list[int],
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        caller, site = self._called_from(sys._getframe(2))
+        operation = Operation(op, makers, -1, -1, "", "", len(ranks), caller, (), site)
+        self._enter(self._recorder.known(operation), next(self._channel(makers)), ranks)
+        made = self.call(call, args, kwargs, op)
+        self._exit(ranks)
+        if isinstance(made, _ProcessGroup):
+            self._group(made)
+        return made
+
+    def _forgets(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(group: Any, *args: Any, **kwargs: Any) -> Any:
+            # What is remembered of calls would keep the group, and its connections, alive.
+            for sites in self._sites:
+                sites.clear()
+            return call(group, *args, **kwargs)
 
         return recorded
 
     def _site(
         self,
-        told: "_Told",
-        tensor: Any,
+        form: Form,
+        asked: Asked,
+        sized: Any,
         path: Path,
         rest: tuple[Any, ...],
         options: dict[str, Any],
     ) -> "_Site":
-        dtype, numel, shape, is_cpu = None, 0, torch.Size(), False
-        if isinstance(tensor, _Tensor):
-            numel = tensor.numel()
-            dtype, shape, is_cpu = tensor.dtype, tensor.shape, tensor.is_cpu
+        """sized: the tensor, or the tensors, whose dtype and size are recorded."""
+        tensors: list[torch.Tensor] = [sized] if isinstance(sized, _Tensor) else sized
+        first = tensors[0] if tensors else None
+        alone = first if len(tensors) == 1 else None
+        numel = sum(tensor.numel() for tensor in tensors)
+        dtype = None if first is None else first.dtype
+        shape = torch.Size() if alone is None else alone.shape
+        is_cpu = alone is not None and alone.is_cpu
+        group = self._group(asked.group)
         caller, line = self._callers.told(path)
-        op, group, channel, peer, tag, reduce_op = told
         operation = Operation(
-            op=op,
-            group=group,
-            peer=peer,
-            tag=tag,
-            reduce_op=reduce_op,
+            op=form.op,
+            group=group.spec.name,
+            peer=asked.root,
+            tag=asked.tag,
+            reduce_op=asked.reduce_op,
             dtype="" if dtype is None else str(dtype).removeprefix("torch."),
             numel=numel,
             caller=caller,
-            shape=shape if len(shape) > 1 else (),
+            shape=asked.sizes[0] or (shape if len(shape) > 1 else ()),
             site=line,
+            timed=asked.timed or group.timed,
         )
         # Reading one from a GPU would synchronise the stream.
-        readable = dtype in _WHOLE and numel <= VALUES_KEPT and is_cpu
-        before = _reader(tensor) if readable else _unread
+        readable = alone is not None and dtype in _WHOLE and numel <= VALUES_KEPT and is_cpu
+        before = _reader(alone) if readable and alone is not None else _unread
+        if form.has_sizes:
+            comes = list(asked.sizes[1])
+            readable, before = False, lambda _: comes
+        elif type(alone) not in (_Tensor, Awaited):
+            before, readable = _unread, False
         return _Site(
             rest=rest,
             options=options,
@@ -278,24 +453,40 @@ class Shim:
             is_cpu=is_cpu,
             operation=operation,
             known=self._recorder.known(operation),
-            ordinals=self._channel(channel),
+            ordinals=self._channel(self._channel_of(form, operation)),
+            ranks=group.spec.ranks,
             before=before,
-            after=before if readable and op not in _SEND else None,
-            receives=op in _RECEIVE and not (op == "broadcast" and peer == self._rank),
+            after=before if readable and form.way != "send" else None,
+            receives=bool(form.writes)
+            and not (form.op == "broadcast" and asked.root == self._rank),
         )
+
+    def _channel_of(self, form: Form, operation: Operation) -> Any:
+        """What its ordinals are counted in: the group, or the pipe of a message."""
+        group, peer = operation.group, operation.peer
+        if not form.way:
+            return group
+        lane = operation.tag if has_tags(group) else 0
+        ends = (self._rank, peer) if form.way == "send" else (peer, self._rank)
+        return (group, *ends, lane)
 
     def call(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], op: str
     ) -> Any:
         """``call(*args, **kwargs)``, unseen inside; an exception is noted as out of ``op``."""
-        self._inside = True
+        here = self.here
+        here.inside = True
         try:
             return call(*args, **kwargs)
         except BaseException as error:  # noted for the crash report, and raised on
-            self._failed = (error, op)
+            self._note(error, op)
             raise
         finally:
-            self._inside = False
+            here.inside = False
+
+    def _note(self, error: BaseException, op: str) -> None:
+        self._failed = (error, op)
+        self._recorder.left(type(error).__name__)
 
     def touched(self, site: "_Site", ordinal: int, how: str) -> None:
         """Record that the buffer of an operation was used before its wait. how: as in Touched."""
@@ -303,31 +494,54 @@ class Shim:
         at = self._called_from(sys._getframe(1))
         self._add(Touched, how, op, group, ordinal, peer, tag, *at)
 
-    def wait_of(self, site: "_Site", frame: FrameType) -> "_Site":
+    def wait_of(self, site: "_Site", frame: FrameType, timed: bool = False) -> "_Site":
         """What a wait of such an operation has in common with others from that place."""
         path = self._callers.path(frame)
-        wait = site.waits.get(path)
+        wait = site.waits.get((path, timed))
         if wait is None:
             awaited = site.operation
             caller, line = self._callers.told(path)
-            op = "wait" if awaited.op in _SEND else f"wait_{awaited.op}"
-            operation = awaited._replace(op=op, caller=caller, site=line)
+            op = "wait" if awaited.op in ("send", "isend") else f"wait_{awaited.op}"
+            operation = awaited._replace(
+                op=op, caller=caller, site=line, timed=timed or awaited.timed
+            )
             known = self._recorder.known(operation)
             wait = replace(site, operation=operation, known=known, waits={})
-            site.waits[path] = wait
+            site.waits[path, timed] = wait
         return wait
 
-    def _group(self, group: Any) -> GroupSpec:
-        known = self._groups.get(group)
-        if known is None:
-            ranks = tuple(dist.get_process_group_ranks(group))
+    def ranks_of(self, group: Any) -> tuple[int, ...]:
+        """Global ranks of a group, in the order of its members; none where it is no group."""
+        if group is None or isinstance(group, _ProcessGroup):
+            return self._group(group).spec.ranks if dist.is_initialized() else ()
+        return ()
+
+    def _group(self, group: Any) -> _Known:
+        known = self._groups.get(id(group))
+        if known is not None:
+            return known
+        if group is None:
+            return self._group(dist.group.WORLD)
+        if group is dist.group.WORLD and self._default_is_known:
+            return self._groups[id(None)]
+        ranks = _members(group)
+        if group is dist.group.WORLD:
+            self._worlds += 1
+            name = "world" if self._worlds == 1 else f"world#{self._worlds}"
+        else:
             # torch's own name tells two groups of the same members apart, and is the same for all.
             name = f"group{group.group_name[:_NAME_KEPT]}{list(ranks)}"
-            known = GroupSpec(name, ranks)
-            if dist.get_backend(group) == dist.Backend.NCCL:
-                known = known.on_nccl()
-            self._groups[group] = known
-            self._add(Group, known.name, list(ranks))
+        spec = GroupSpec(name, ranks)
+        timed = False
+        backend = dist.get_backend(group) if group in distributed_c10d._world.pg_map else ""
+        if backend == dist.Backend.NCCL:
+            spec = spec.on_nccl()
+        elif backend == dist.Backend.GLOO:
+            timed = group._get_backend(torch.device("cpu")).options._timeout < SHORT
+        known = _Known(spec, timed)
+        self._groups[id(group)] = known
+        weakref.finalize(group, self._groups.pop, id(group), None).atexit = False
+        self._add(Group, spec.name, list(ranks))
         return known
 
     def _channel(self, channel: Any) -> Iterator[int]:
@@ -338,29 +552,15 @@ class Shim:
         return self._callers.told(self._callers.path(frame))
 
 
-class _Told(NamedTuple):
-    """What a call's arguments tell of its operation. channel: what its ordinals are counted in."""
-
-    op: str
-    group: str
-    channel: Any
-    peer: int
-    tag: int
-    reduce_op: str
-
-
-_Teller = Callable[[tuple[Any, ...], dict[str, Any]], _Told]
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class _Site:
     """What calls from one place have in common whose arguments are equal but for the first tensor.
 
     rest, options: those other arguments. dtype, shape, is_cpu: of the tensor. known: the operation
-    in the recorder's own form. ordinals: those to come in its channel. before, after: what reads
-    the tensor's values before and after the call; no ``after`` where they stay what they were.
-    receives: the tensor is written into until the operation is over. waits: of such an operation,
-    by the path that leads there.
+    in the recorder's own form. ordinals: those to come in its channel. ranks: its group's. before,
+    after: what reads the tensor's values before and after the call; no ``after`` where they stay
+    what they were. receives: its results are written into until the operation is over. waits: of
+    such an operation, by the path that leads there.
     """
 
     rest: tuple[Any, ...]
@@ -371,73 +571,43 @@ class _Site:
     operation: Operation
     known: Any
     ordinals: Iterator[int]
+    ranks: tuple[int, ...]
     before: Callable[[Any], list[int]]
     after: Callable[[Any], list[int]] | None
     receives: bool
-    waits: "dict[Path, _Site]" = field(default_factory=dict)
+    waits: "dict[tuple[Path, bool], _Site]" = field(default_factory=dict)
 
 
-class RecordedWork:
-    """A Work whose ``wait`` is recorded; everything else goes to torch's own.
-
-    The buffer counts as the operation's until the work is waited for, or asked anything else that
-    may tell that it is complete.
-    """
-
-    __slots__ = ("_guard", "_ordinal", "_shim", "_site", "_tensor", "_work", "_writes")
-
-    def __init__(self, shim: Shim, work: Any, site: _Site, ordinal: int, tensor: Any) -> None:
-        self._shim = shim
-        self._work = work
-        self._site = site
-        self._ordinal = ordinal
-        self._tensor = tensor
-        self._writes = writes(tensor)
-        self._guard: Guard | None = None
-        if site.receives:
-            self._guard = Guard(tensor, lambda how: shim.touched(site, ordinal, how))
-
-    def wait(self, *args: Any) -> Any:
-        """torch's ``wait``, recorded with this Work's channel and ordinal."""
-        self._release()
-        shim, tensor = self._shim, self._tensor
-        wait = shim.wait_of(self._site, sys._getframe(1))
-        values = wait.before(tensor)
-        shim.enter(wait.known, self._ordinal, values)
-        result = shim.call(self._work.wait, args, {}, f"wait of {self._site.operation.op}")
-        shim.leave(wait.after(tensor) if wait.after else values)
-        return result
-
-    def is_completed(self) -> bool:
-        """torch's ``is_completed``."""
-        completed: bool = self._work.is_completed()
-        if completed:
-            self._release()
-        return completed
-
-    def __getattr__(self, name: str) -> Any:
-        self._release()
-        return getattr(self._work, name)
-
-    def _release(self) -> None:
-        """The buffer is its owner's again; writes into it are told, once."""
-        if self._guard is not None:
-            self._guard.release()
-        elif self._writes != writes(self._tensor):
-            self._writes = writes(self._tensor)
-            self._shim.touched(self._site, self._ordinal, "written")
+_RestOf = Callable[[tuple[Any, ...]], tuple[Any, tuple[Any, ...]]]
 
 
-def _places(call: Callable[..., Any]) -> dict[str, int]:
-    return {key: place for place, key in enumerate(inspect.signature(call).parameters)}
+def _public_rest(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """The tensor that a public function is given first, and its other arguments."""
+    return (args[0], args[1:]) if args else (None, ())
 
 
-# Taken apart once, before any rank is forked.
-_PLACES: dict[str, dict[str, int]] = {
-    name: _places(call)
-    for name in (*COLLECTIVES, *MESSAGES)
-    if (call := getattr(dist, name, None)) is not None
-}
+def _method_rest(form: Form) -> _RestOf:
+    """The like of a method, where its other arguments can be compared: of messages."""
+
+    def rest_of(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        if len(args) > 1 and type(args[1]) is list and len(args[1]) == 1:
+            return args[1][0], (id(args[0]), *args[2:])
+        return None, ()
+
+    return rest_of if form.way else lambda args: (None, ())
+
+
+def _is_timed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a wait has a time limit of its own."""
+    limit = args[0] if args else kwargs.get("timeout")
+    return isinstance(limit, timedelta) and limit > timedelta(0)
+
+
+def _members(group: Any) -> tuple[int, ...]:
+    """Global ranks of a process group; of one that torch does not keep a list of, its own ranks."""
+    if group in distributed_c10d._world.pg_group_ranks:
+        return tuple(dist.get_process_group_ranks(group))
+    return tuple(range(group.size()))
 
 
 def _through(
@@ -454,23 +624,6 @@ def _through(
     return called
 
 
-def _picker(
-    places: dict[str, int], *names: str
-) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """What finds the argument of the first of these names that the call has; None if not given."""
-    there = [name for name in names if name in places]
-    if not there:
-        return lambda args, kwargs: None
-    name, place = there[0], places[there[0]]
-
-    def picked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name in kwargs:
-            return kwargs[name]
-        return args[place] if place < len(args) else None
-
-    return picked
-
-
 def _reader(tensor: torch.Tensor) -> Callable[[Any], list[int]]:
     """What lists the elements of a tensor like this one, of whole numbers, one after the other."""
     if tensor.dtype is torch.bool:
@@ -482,3 +635,7 @@ def _reader(tensor: torch.Tensor) -> Callable[[Any], list[int]]:
 
 def _unread(tensor: Any) -> list[int]:
     return []
+
+
+def _not_watched(how: str) -> None:
+    """C++ code's buffers are its own."""

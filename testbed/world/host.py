@@ -249,10 +249,9 @@ class Host:
 
     def _probe(self, order: Probe) -> None:
         for child in self._children.values():
-            committed, blocked_in = child.log.blocked_in()
+            committed, blocked = child.log.standing()
             block = child.log.committed(order.known.get(child.rank, 0)) if order.whole else b""
-            blocked = blocked_in is not None
-            self._wire.send(Probed(self._case, child.rank, committed, blocked, block))
+            self._wire.send(Probed(self._case, child.rank, committed, blocked > 0, block))
 
     def _freeze(self) -> None:
         for child in self._children.values():

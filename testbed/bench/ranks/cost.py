@@ -16,12 +16,11 @@ from testbed.bench.plans import PLAIN, RAW, RECORDED, CostPlan
 from testbed.bench.ranks import recording
 from testbed.bench.ranks.place import Place
 from testbed.bench.ranks.raw import Raw, dtype_of
-from testbed.bench.ranks.recording import Functions
 from testbed.events import Clock
 from testbed.trace.events import Enter, Event
 from testbed.trace.log import SharedLog, entries
 from testbed.trace.recorder import LogRecorder, Recorder, event_of
-from testbed.trace.shim import Shim
+from testbed.trace.shim import Functions, Shim
 from testbed.workloads.assemble import RankContext
 
 _LEARNING_STEPS, _STEADY = 6, 3
@@ -42,7 +41,6 @@ def figures(plan: CostPlan, place: Place) -> Iterator[dict[str, Any]]:
     """First ``{"ops": {subject: ...}}``, then a round at a time ``{"ns": {"subject/way": [...]},
     "cpu_ns": {"subject/way": n}}``: nanoseconds of each counted step, and of processor time that
     one of them took on average, in all threads of the rank."""
-    bare = recording.functions()
     ways: list[_Way] = []
     operations: dict[str, dict[str, float]] = {}
     logs = []
@@ -51,7 +49,8 @@ def figures(plan: CostPlan, place: Place) -> Iterator[dict[str, Any]]:
         log = SharedLog(_LOG_BYTES_PER_STEP * _steps(plan))
         logs.append((subject, log))
         recorder = LogRecorder(log, clock)
-        recorded = recording.recorded_by(Shim(recorder, place.rank, place.names))
+        recorded = Shim(recorder, place.rank, place.names).replacements()
+        bare = recording.functions(recorded)
         context = _waiting(plan, place, subject, recorder, clock)
         place.meet()
         recording.put(recorded)

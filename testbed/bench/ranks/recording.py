@@ -3,38 +3,16 @@
 A rank of a case keeps the layer for good; here one process has to run with it and without it.
 """
 
-from types import ModuleType
-from typing import Any
-
-import torch.distributed as dist
-from torch.distributed import distributed_c10d
-
-from testbed.trace.shim import COLLECTIVES, MESSAGES, Shim
-
-_NAMES = (*COLLECTIVES, *MESSAGES, "new_group")
-Functions = dict[tuple[ModuleType, str], Any]
+from testbed.trace.shim import Functions
 
 
-def functions() -> Functions:
-    """The functions of torch.distributed that are in place now."""
-    return {
-        (module, name): getattr(module, name)
-        for module in (dist, distributed_c10d)
-        for name in _NAMES
-        if hasattr(module, name)
-    }
+def functions(like: Functions) -> Functions:
+    """What is in place now where ``like`` would put something."""
+    # As it lies in the class: looked up, a method of torch would forget that it is one.
+    return {(owner, name): vars(owner)[name] for owner, name in like}
 
 
 def put(there: Functions) -> None:
     """Have these in place from now on."""
-    for (module, name), function in there.items():
-        setattr(module, name, function)
-
-
-def recorded_by(shim: Shim) -> Functions:
-    """What is in place once ``shim`` is installed. What is in place now stays there."""
-    bare = functions()
-    shim.install()
-    recorded = functions()
-    put(bare)
-    return recorded
+    for (owner, name), function in there.items():
+        setattr(owner, name, function)
