@@ -84,6 +84,8 @@ def _command(argv: Sequence[str] | None, make_fleet: MakesFleet) -> int:
     options = _parser().parse_args(argv)
     if getattr(options, "json", None) is not None:
         check_json(options.json)
+    if hasattr(options, "listen"):
+        nodes.check(vars(options))
     status: int = options.command(options, make_fleet)
     return status
 
@@ -241,7 +243,6 @@ def _run_cases(
     oversubscribe: bool,
     make_fleet: MakesFleet,
 ) -> int:
-    nodes.check(vars(options))
     # Everything is checked first: the last of twenty files must not be refused after a minute.
     check_world(world, "--world")
     for where, case in cases:

@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from launchers.torchrun import torchrun_command, torchrun_environment
 from testbed.device.gpus import listing, why_none
 
 OLDEST_TORCH = (2, 9)
@@ -61,13 +62,17 @@ def torch_version() -> Check:
 
 def torchrun() -> Check:
     """Start one worker that does nothing."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    worker = ["--nproc-per-node", "1", "--no-python", sys.executable, "-c", "pass"]
+    worker = ["--no-python", sys.executable, "-c", "pass"]
     began = time.monotonic()
     try:
-        run = subprocess.run(
-            [*launcher, *worker], capture_output=True, text=True, timeout=_START_LIMIT_S
-        )
+        with tempfile.TemporaryDirectory(prefix="testbed-doctor-") as folder:
+            run = subprocess.run(
+                torchrun_command(1, worker, Path(folder)),
+                env=torchrun_environment(Path(folder)),
+                capture_output=True,
+                text=True,
+                timeout=_START_LIMIT_S,
+            )
     except subprocess.TimeoutExpired:
         return Check("bad", "torchrun", f"one worker did not end within {_START_LIMIT_S:.0f} s")
     if run.returncode != 0:

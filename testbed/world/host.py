@@ -24,7 +24,7 @@ from testbed.errors import BadInput, EnvironmentFault
 from testbed.scenario import Scenario, from_object
 from testbed.trace.log import SharedLog
 from testbed.world import fleet_file
-from testbed.world.call import call
+from testbed.world.call import call, number_hosts
 from testbed.world.far import LOOK_S, FarWire
 from testbed.world.fleet_file import FleetFile
 from testbed.world.interface import interface_of
@@ -331,6 +331,7 @@ def serve(prepare: Callable[[str], None], run_rank: RunRank) -> NoReturn:
         fleet = fleet_file.from_environment()
     except BadInput as error:
         sys.exit(f"testbed host: {error}")
+    number_hosts(fleet)
     wire = call(fleet)
     gc.collect()
     gc.freeze()  # keeps the children from copying every page the collector would touch
