@@ -11,13 +11,34 @@ _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 60
 _BRIEF.maxlist = _BRIEF.maxdict = 6
 
 
-def one_line(text: str) -> str:
-    """The text on one line, without its middle if it is very long, and with characters that would
-    move a terminal's cursor written out as escapes.
+def printable(text: str) -> str:
+    """The text as it may be shown to people, wherever it comes from: what is no letter, sign, blank
+    or line break is written out as an escape. Else it could move a terminal's cursor, change its
+    title or hide what is there.
     """
-    line = " ".join(text.split())
-    printable = (char if char.isprintable() else repr(char)[1:-1] for char in line)
-    return shortened("".join(printable), _LONGEST_LINE)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" else _escape(char) for char in text)
+
+
+def all_printable(value: Any) -> Any:
+    """Plain JSON values with every string in them ``printable``."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [all_printable(each) for each in value]
+    if isinstance(value, dict):
+        return {all_printable(key): all_printable(each) for key, each in value.items()}
+    return value
+
+
+def _escape(char: str) -> str:
+    return repr(char)[1:-1]
+
+
+def one_line(text: str) -> str:
+    """The text on one line, ``printable``, and without its middle if it is very long."""
+    return shortened(printable(" ".join(text.split())), _LONGEST_LINE)
 
 
 class BadInput(ValueError):
@@ -31,7 +52,12 @@ class BadInput(ValueError):
 
 
 class EnvironmentFault(Exception):
-    """The testbed or its machine failed, not the subject (exit status 3)."""
+    """The testbed or its machine failed, not the subject (exit status 3). Its message is one line,
+    whatever it quotes.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 @contextmanager

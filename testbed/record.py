@@ -29,7 +29,8 @@ class RankRecord:
     """One rank's share. exit: done; raised (an exception left the loop); signal (died by
     ``signal``, not by the testbed's hand); stopped (ended by the testbed); paused (so too, but
     somebody's SIGSTOP held it already). stack: Python stack of a rank that was ended. overflow:
-    the recorder was full and dropped events.
+    the recorder was full and dropped events. left: processes that it had started and that were
+    still there when it had ended; the testbed ended them.
     """
 
     rank: int
@@ -39,6 +40,7 @@ class RankRecord:
     overflow: bool = False
     stack: str = ""
     output: str = ""
+    left: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,15 @@ class RunRecord:
     promises: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     trouble: tuple[str, ...] = ()
+
+
+def left_behind(record: RunRecord) -> list[str]:
+    """One line for each rank that left processes behind."""
+    return [
+        f"rank {rank.rank} left {rank.left} process{'es' * (rank.left > 1)} behind: ended"
+        for rank in record.ranks
+        if rank.left
+    ]
 
 
 def encode(record: RunRecord) -> dict[str, Any]:
@@ -76,6 +87,7 @@ def encode(record: RunRecord) -> dict[str, Any]:
                 "overflow": rank.overflow,
                 "stack": rank.stack,
                 "output": rank.output,
+                "left": rank.left,
                 "events": [[CODES[type(event)], *event] for event in rank.events],
             }
             for rank in record.ranks
@@ -93,6 +105,7 @@ class _RankData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overflow: bool = False
     stack: str = ""
     output: str = ""
+    left: int = 0
 
 
 class _RunData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,6 +159,7 @@ def _rank(at: int, data: _RankData) -> RankRecord:
         overflow=data.overflow,
         stack=data.stack,
         output=data.output,
+        left=data.left,
     )
 
 

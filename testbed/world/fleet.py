@@ -614,6 +614,7 @@ def _rank_record(ended: Ended) -> RankRecord:
         overflow=ended.dropped > 0,
         stack=ended.stack,
         output=ended.output,
+        left=ended.left,
     )
 
 

@@ -112,7 +112,7 @@ class Stop(Message, frozen=True, tag=True):
 class Ended(Message, frozen=True, tag=True):
     """host -> controller: the rank's process is gone. exit, signal: as in RankRecord. block: its
     log. output: what it printed. trouble: it ended by an exception of the testbed's own code,
-    not the subject's.
+    not the subject's. left: processes that it left behind and that were ended.
     """
 
     case: int
@@ -124,6 +124,7 @@ class Ended(Message, frozen=True, tag=True):
     stack: str
     output: str
     trouble: bool
+    left: int = 0
 
 
 class Probe(Message, frozen=True, tag=True):
