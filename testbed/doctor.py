@@ -4,7 +4,6 @@ import ctypes
 import mmap
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,6 @@ from launchers.torchrun import torchrun_command, torchrun_environment
 from testbed.device.gpus import listing, why_none
 
 OLDEST_TORCH = (2, 9)
-SLOW_LOOKUP_MS = 500.0
 LITTLE_SHM_MIB = 256
 
 _START_LIMIT_S = 60.0
@@ -138,21 +136,6 @@ def _fork(body: Callable[[], None]) -> int:
     return pid
 
 
-def dns() -> Check:
-    """The reverse look-up that every TCPStore connection makes."""
-    began = time.monotonic()
-    socket.getnameinfo(("::ffff:127.0.0.1", 80), 0)
-    took_ms = (time.monotonic() - began) * 1e3
-    text = f"reverse look-up of ::ffff:127.0.0.1 takes {took_ms:.1f} ms"
-    if took_ms > SLOW_LOOKUP_MS:
-        return Check(
-            "note",
-            "DNS look-up",
-            f'{text}: set RES_OPTIONS="timeout:1 attempts:1" or fix resolv.conf',
-        )
-    return Check("ok", "DNS look-up", text)
-
-
 def shared_memory() -> Check:
     """Anonymous shared memory, which holds the recorders."""
     try:
@@ -205,7 +188,6 @@ _CHECKS: tuple[Callable[[], Check], ...] = (
     torchrun,
     gloo,
     fork,
-    dns,
     shared_memory,
     cores,
     gpus,

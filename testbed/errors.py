@@ -1,8 +1,11 @@
 """Errors that a person can act on: each message is one line saying what, where and what to do."""
 
 import reprlib
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 _LONGEST_LINE, _LONGEST_NAME = 1000, 200
@@ -58,6 +61,31 @@ class EnvironmentFault(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: as for Ctrl-C, what has run is told and the rest is not (exit status 143)."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Inside, SIGTERM raises ``Terminated``, once; others that follow do not disturb the end. One
+    that somebody else handles, or ignores, stays theirs.
+    """
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signum, signal.SIG_IGN)
+    raise Terminated
 
 
 @contextmanager

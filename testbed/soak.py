@@ -139,6 +139,9 @@ def hunt(fleet: Fleet, subject: str, examples: int, seed: int) -> Hunt:
                 settings=settings,
                 random=random.Random(seed),
             )
+    except KeyboardInterrupt:
+        print(f"{subject}: {ran} runs, then interrupted, seed {seed}: nothing found", flush=True)
+        raise
     except hypothesis.errors.NoSuchExample:
         return Hunt(subject, ran, time.monotonic() - began, None, None)
     return Hunt(subject, ran, time.monotonic() - began, found, seen[_key(found)])
