@@ -31,7 +31,7 @@ from reports.session import keep
 from reports.table import for_terminal, tally
 from testbed import catalog, nodes, subjects
 from testbed.catalog import Axes
-from testbed.cli_common import INTERRUPTED, TERMINATED
+from testbed.cli_common import BAD_INPUT, INTERRUPTED, TERMINATED
 from testbed.device import gpus
 from testbed.errors import BadInput, EnvironmentFault, Terminated, terminable
 from testbed.runs import (
@@ -47,6 +47,7 @@ from testbed.runs import (
     shown,
 )
 from testbed.scenario import Scenario
+from testbed.subjects.bad_code import BadCode
 from testbed.topology import Topology
 from testbed.world import Fleet, LastingFleet
 
@@ -254,6 +255,8 @@ def pytest_configure(config: pytest.Config) -> None:
             subjects.prepare(name)
         asked_for = Topology(**_axes(config).given)
         asked_for.check_fits(world, config.getoption("--oversubscribe"), _remedy())
+    except BadCode as error:  # the option is right, what it names is wrong
+        pytest.exit(f"testbed: {error}", returncode=BAD_INPUT)
     except BadInput as error:
         raise pytest.UsageError(str(error)) from None
     except EnvironmentFault as error:

@@ -102,6 +102,17 @@ def _paths(module: str) -> tuple[str, str]:
     return f"{inside}.py", f"{inside}/__init__.py"
 
 
+def _parsed(text: str, told: str) -> ast.Module:
+    """Raises SyntaxError that names the file, for all that is no Python."""
+    if "\0" in text:  # of which Python does not say where it is
+        line = text[: text.find("\0")].count("\n") + 1
+        raise SyntaxError("source code cannot contain null bytes", (told, line, None, None))
+    try:
+        return ast.parse(text, told)
+    except (RecursionError, MemoryError) as error:
+        raise SyntaxError("too deeply nested", (told, 1, None, None)) from error
+
+
 class _Namespace(dict[str, Any]):
     """Globals of lifted code: a name that is missing is brought to life by its module."""
 
@@ -124,7 +135,7 @@ class Module:
         self.name = name
         self.told = library.source.told(path)
         text = library.source.read(path)
-        self._defined = dict(_definitions(ast.parse(text)))
+        self._defined = dict(_definitions(_parsed(text, self.told)))
         self._coming: set[str] = set()
         self.namespace = _Namespace(self._bring)
         self.namespace["__name__"] = self._register()
