@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 MARK = "TESTBED_LAUNCH"
@@ -46,24 +45,24 @@ def children() -> list[int]:
 def end_marked(mark: str) -> None:
     """Kill every process that has this mark in its environment, but for this one."""
     for _ in range(_ROUNDS):
-        killed = [pid for pid in _marked(mark) if _kill_marked(pid, mark)]
-        if not killed:
+        if not [pid for pid in marked(MARK, mark) if _kill_marked(pid, mark)]:
             return
 
 
-def _marked(mark: str) -> Iterator[int]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid() and _has_mark(int(entry), mark):
-            yield int(entry)
+def marked(name: str, value: str) -> list[int]:
+    """Processes that were started with this variable in their environment, but for this one; of
+    others' and of those that have ended nothing is known.
+    """
+    numbers = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    return [pid for pid in numbers if pid != os.getpid() and _has(pid, name, value)]
 
 
-def _has_mark(pid: int, mark: str) -> bool:
-    """False too for what belongs to others, and for what has ended."""
+def _has(pid: int, name: str, value: str) -> bool:
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    return f"{MARK}={mark}".encode() in words
+    return f"{name}={value}".encode() in words
 
 
 def _kill_marked(pid: int, mark: str) -> bool:
@@ -73,7 +72,7 @@ def _kill_marked(pid: int, mark: str) -> bool:
     except OSError:
         return False
     try:
-        if not _has_mark(pid, mark):
+        if not _has(pid, MARK, mark):
             return False
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except OSError:
