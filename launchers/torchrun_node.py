@@ -88,8 +88,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--fleet-file", type=Path, help=f"default: ${FLEET_FILE_ENV}")
     parser.add_argument("--node", type=int, metavar="N", help="the number of this node, from 0 on")
     options = parser.parse_args(argv)
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda number, _: sys.exit(128 + number))
     if options.fleet_file is not None:
         os.environ.pop(FLEET_ENV, None)
         os.environ[FLEET_FILE_ENV] = str(options.fleet_file.absolute())
@@ -102,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(f"testbed node: {error}", file=sys.stderr)
         return 2
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="testbed-node-") as folder:
         return run(fleet, node, Path(folder))
 

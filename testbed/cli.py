@@ -2,7 +2,7 @@
 doctor.
 
 Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
-failed. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
+failed, 130 Ctrl-C, 143 SIGTERM. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
 table on standard error.
 """
 
