@@ -2,8 +2,8 @@
 doctor.
 
 Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
-failed, 130 Ctrl-C, 143 SIGTERM. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
-table on standard error.
+failed, 130 Ctrl-C, 143 SIGTERM. Errors are one line on standard error. ``--json -`` puts the JSON
+on standard output and the table on standard error.
 """
 
 import argparse
