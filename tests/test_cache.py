@@ -447,7 +447,7 @@ def test_waiting_on_an_empty_queue_is_recorded_before_it_blocks(
     monkeypatch.setattr("testbed.cache.transfers.block_for_ever", blocked)
     with pytest.raises(Blocked):
         rank.controller.prefetch_hit_queue.get()
-    assert rank.of(Block) == [("prefetch",)]
+    assert rank.of(Block) == [("prefetch", 0)]
 
 
 def test_released_host_pages_are_queued_page_by_page_and_counted_in_flight() -> None:

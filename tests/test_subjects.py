@@ -163,9 +163,9 @@ def test_only_stage_local_protocols_promise_to_be() -> None:
     promised = {name: Rig(name).subject.promises for name in MINIMAL}
 
     assert promised == {
-        "separate": {"budget": "separate", "stage-local": True},
-        "batched": {"budget": "batched", "stage-local": True},
-        "fused": {"budget": "fused"},
+        "separate": {"budget": "separate", "same-site": True, "stage-local": True},
+        "batched": {"budget": "batched", "same-site": True, "stage-local": True},
+        "fused": {"budget": "fused", "same-site": True},
     }
 
 

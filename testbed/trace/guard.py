@@ -78,22 +78,26 @@ class Guard:
     ) -> None:
         self._touched: Callable[[str], None] | None = touched
         self._awaited: tuple[torch.Tensor, ...] = ()
-        self._counted: list[tuple[torch.Tensor, int]] = []
-        self._kept: list[tuple[torch.Tensor, bytes]] = []
+        self._counted: tuple[tuple[torch.Tensor, int], ...] = ()
+        self._kept: tuple[tuple[torch.Tensor, bytes], ...] = ()
         for buffer in written:
             if not _is_view(buffer):
-                self._counted.append((buffer, writes(buffer)))
+                self._counted += ((buffer, writes(buffer)),)
             # A parameter or a class of somebody else's must stay what it is.
             if type(buffer) is torch.Tensor:
                 self.watch(buffer)
-        results = {buffer.untyped_storage().data_ptr() for buffer in written} if read else set()
+        if read:
+            self._watch_sent(written, read)
+
+    def _watch_sent(self, written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> None:
+        results = {buffer.untyped_storage().data_ptr() for buffer in written}
         for buffer in read:
             if results and buffer.untyped_storage().data_ptr() in results:
                 continue  # gathered or reduced in place: the operation itself may write there
             if not _is_view(buffer):
-                self._counted.append((buffer, writes(buffer)))
+                self._counted += ((buffer, writes(buffer)),)
             elif (kept := _bytes(buffer)) is not None:
-                self._kept.append((buffer, kept))
+                self._kept += ((buffer, kept),)
 
     def watch(self, tensor: torch.Tensor) -> None:
         """Watch a plain tensor over the same memory, too."""
@@ -113,18 +117,22 @@ class Guard:
         function of a watched tensor made. Safe to call twice.
         """
         self._give_back()
-        if any(writes(buffer) != count for buffer, count in self._counted) or any(
-            _bytes(buffer) != kept for buffer, kept in self._kept
-        ):
-            self.touch("written")
-        self.forget()
+        for buffer, count in self._counted:
+            if writes(buffer) != count:
+                self.touch("written")
+        for buffer, kept in self._kept:
+            if _bytes(buffer) != kept:
+                self.touch("written")
+        self._touched = None
+        self._counted = ()
+        self._kept = ()
 
     def forget(self) -> None:
         """Watch no longer, and report nothing: nobody will wait for the operation."""
         self._give_back()
         self._touched = None
-        self._counted.clear()
-        self._kept.clear()
+        self._counted = ()
+        self._kept = ()
 
     def _give_back(self) -> None:
         for tensor in self._awaited:
@@ -166,8 +174,7 @@ def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
-def _is_view(tensor: torch.Tensor) -> bool:
-    return torch.Tensor._is_view(tensor)
+_is_view: Callable[[torch.Tensor], bool] = torch.Tensor._is_view
 
 
 def _bytes(tensor: torch.Tensor) -> bytes | None:

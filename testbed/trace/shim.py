@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from types import FrameType
 from typing import Any, NamedTuple
@@ -163,10 +164,15 @@ class Shim:
         self, form: Form, call: Callable[..., Any], read: Reader, rest_of: "_RestOf"
     ) -> Callable[..., Any]:
         op = form.op
-        path_of, enter = self._callers.path, self._enter
+        path_of, enter, leave, track = (
+            self._callers.path,
+            self._enter,
+            self._exit,
+            self._works.track,
+        )
         sites: dict[Path, list[_Site]] = {}
         self._sites.append(sites)
-        remembered = op in _REMEMBERED
+        remembered, receives = op in _REMEMBERED, form.way == "receive"
         here = self.here
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -209,15 +215,26 @@ class Shim:
             ordinal = next(site.ordinals)
             values = before(tensor)
             enter(site.known, ordinal, values)
-            result = self.call(call, args, kwargs, op)
-            values = after(tensor) if after else values
-            if result is not None and isinstance(result, _Work):
-                self._exit(values, True)
-                self._hold(result, site, ordinal, tensor, written, sent)
-            elif form.way == "receive" and site.operation.peer < 0 and isinstance(result, int):
-                self._exit(values, False, result)
+            here.inside = True
+            try:
+                result = call(*args, **kwargs)
+            except BaseException as error:  # noted for the crash report, and raised on
+                self._note(error, op)
+                raise
+            finally:
+                here.inside = False
+            if after is not None:
+                values = after(tensor)
+            if result is None:
+                leave(values)
+            elif isinstance(result, _Work):
+                leave(values, True)
+                touched = partial(self.touched, site, ordinal)
+                track(result, Pending(site, ordinal, tensor, Guard(written, sent, touched)))
+            elif receives and site.operation.peer < 0:
+                leave(values, False, result)  # from whom it came
             else:
-                self._exit(values)
+                leave(values)
             return result
 
         return recorded
@@ -236,7 +253,7 @@ class Shim:
         result = self.call(call, (), {}, form.op)
         self._exit(values)
         guard = Guard((), (), _not_watched)
-        return result, Pending(site, ordinal, tensor, guard, site.ranks)
+        return result, Pending(site, ordinal, tensor, guard)
 
     def awaited(self, pending: Pending, call: Callable[[], Any]) -> Any:
         """Record that C++ code waits for such an operation: what ``call`` returned."""
@@ -260,18 +277,6 @@ class Shim:
             or group in distributed_c10d._world.pg_coalesce_state
         )
 
-    def _hold(
-        self,
-        work: Any,
-        site: "_Site",
-        ordinal: int,
-        tensor: Any,
-        written: Sequence[torch.Tensor],
-        sent: Sequence[torch.Tensor],
-    ) -> None:
-        guard = Guard(written, sent, lambda how: self.touched(site, ordinal, how))
-        self._works.track(work, Pending(site, ordinal, tensor, guard, site.ranks))
-
     def _dropped(self, pending: Pending) -> None:
         pending.guard.forget()
         op, group, peer, tag = pending.site.operation[:4]
@@ -286,34 +291,40 @@ class Shim:
         return ([], written + read) if written and not site.receives else (written, read)
 
     def _waits(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        here, find = self.here, self._works.find
+        here, find, settle = self.here, self._works.find, self._works.settle
+        enter, leave = self._enter, self._exit
 
         def recorded(work: Any, *args: Any, **kwargs: Any) -> Any:
             pending = None if here.inside else find(work)
             if pending is None:
                 return call(work, *args, **kwargs)
-            pending.guard.release()
-            limit = args[0] if args else kwargs.get("timeout")
-            timed = isinstance(limit, timedelta) and limit > timedelta(0)
-            site = self.wait_of(pending.site, sys._getframe(1), timed)
-            values = site.before(pending.tensor)
-            self._enter(site.known, pending.ordinal, values)
-            name = f"wait of {pending.site.operation.op}"
-            result = self.call(call, (work, *args), kwargs, name)
-            self._works.settle(work)
-            source = self._source(work, pending)
-            self._exit(site.after(pending.tensor) if site.after else values, False, source)
+            site, ordinal, tensor, guard = pending
+            guard.release()
+            wait = self.wait_of(site, sys._getframe(1), _is_timed(args, kwargs))
+            values = wait.before(tensor)
+            enter(wait.known, ordinal, values)
+            here.inside = True
+            try:
+                result = call(work, *args, **kwargs)
+            except BaseException as error:  # noted for the crash report, and raised on
+                self._note(error, f"wait of {site.operation.op}")
+                raise
+            finally:
+                here.inside = False
+            settle(work)
+            if wait.after is not None:
+                values = wait.after(tensor)
+            leave(values, False, self._source(work, site))
             return result
 
         return recorded
 
-    def _source(self, work: Any, pending: Pending) -> int:
+    def _source(self, work: Any, site: "_Site") -> int:
         """Global rank of the sender, where the operation took a message from anybody."""
-        operation = pending.site.operation
-        if operation.tag < 0 or operation.peer >= 0:
+        if site.operation.peer >= 0 or site.operation.tag < 0:
             return -1
         within = int(work._source_rank())
-        return pending.ranks[within] if 0 <= within < len(pending.ranks) else -1
+        return site.ranks[within] if 0 <= within < len(site.ranks) else -1
 
     def _settles(self, call: Callable[..., Any], how: str) -> Callable[..., Any]:
         def recorded(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -468,11 +479,14 @@ class Shim:
         try:
             return call(*args, **kwargs)
         except BaseException as error:  # noted for the crash report, and raised on
-            self._failed = (error, op)
-            self._recorder.left(type(error).__name__)
+            self._note(error, op)
             raise
         finally:
             here.inside = False
+
+    def _note(self, error: BaseException, op: str) -> None:
+        self._failed = (error, op)
+        self._recorder.left(type(error).__name__)
 
     def touched(self, site: "_Site", ordinal: int, how: str) -> None:
         """Record that the buffer of an operation was used before its wait. how: as in Touched."""
@@ -581,6 +595,12 @@ def _method_rest(form: Form) -> _RestOf:
         return None, ()
 
     return rest_of if form.way else lambda args: (None, ())
+
+
+def _is_timed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a wait has a time limit of its own."""
+    limit = args[0] if args else kwargs.get("timeout")
+    return isinstance(limit, timedelta) and limit > timedelta(0)
 
 
 def _members(group: Any) -> tuple[int, ...]:

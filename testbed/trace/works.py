@@ -6,23 +6,29 @@ known of the operation is kept here, beside it.
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.trace.guard import Guard
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Pending:
-    """An operation whose Work the program holds. site: what its calls have in common. tensor: the
-    one whose values are recorded. ranks: global ranks of its group.
+class Pending(NamedTuple):
+    """An operation that is not over. site: what its calls have in common. tensor: the one whose
+    values are recorded. guard: watches its buffers.
     """
 
     site: Any
     ordinal: int
     tensor: Any
     guard: Guard
-    ranks: tuple[int, ...]
+
+
+class _Held(weakref.ref[Any]):
+    """The Work, not kept alive by this, and its operation."""
+
+    __slots__ = ("key", "pending")
+
+    key: int
+    pending: Pending
 
 
 class Works:
@@ -32,24 +38,27 @@ class Works:
 
     def __init__(self, dropped: Callable[[Pending], None]) -> None:
         self._dropped = dropped
-        self._held: dict[int, tuple[weakref.ref[Any], Pending]] = {}
+        self._held: dict[int, _Held] = {}
 
     def track(self, work: Any, pending: Pending) -> None:
         """The program was handed the Work of an operation."""
-        key = id(work)
-
-        def gone(_: object) -> None:
-            found = self._held.pop(key, None)
-            if found is not None:
-                self._dropped(found[1])
-
-        self._held[key] = (weakref.ref(work, gone), pending)
+        held = _Held(work, self._gone)
+        held.key = key = id(work)
+        held.pending = pending
+        self._held[key] = held
 
     def find(self, work: Any) -> Pending | None:
         """Its operation; None once that is over, or if it is none of the recorded ones."""
-        found = self._held.get(id(work))
-        return None if found is None else found[1]
+        held = self._held.get(id(work))
+        return None if held is None else held.pending
 
     def settle(self, work: Any) -> None:
         """Its operation is over."""
         self._held.pop(id(work), None)
+
+    def _gone(self, held: "weakref.ref[Any]") -> None:
+        assert isinstance(held, _Held)
+        # Another Work may have the id by now.
+        if self._held.get(held.key) is held:
+            del self._held[held.key]
+            self._dropped(held.pending)
