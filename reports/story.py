@@ -5,10 +5,10 @@ may be behind it, what it led to, and the command that replays it, in that order
 """
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from reports.results import row
-from testbed.oracles import frames, standing
+from testbed.oracles import standing
 from testbed.oracles.causal import channel
 from testbed.oracles.endings import is_echo
 from testbed.oracles.injected import injected
@@ -17,7 +17,7 @@ from testbed.oracles.scripted import scripted
 from testbed.oracles.sides import named
 from testbed.oracles.view import Op, RankStep, RankView, View
 from testbed.runs import RunResult
-from testbed.trace.events import Answer, Call, Complete, Enter, Event, Exit, Query
+from testbed.trace.events import Answer, Call, Complete, Enter, Event, Exit, Frame, Query
 from testbed.verdict import Divergence, Outcome
 
 _INDENT = 14
@@ -269,7 +269,8 @@ def _traces(view: View, result: RunResult, full: bool) -> Iterator[str]:
     for rank in raised[:1]:
         assert rank.raised is not None
         told = f"rank {rank.rank}, {rank.raised.type}"
-        yield from _trace("traceback", told, rank.raised.traceback, full, last=True)
+        raised_at = rank.raised.frames
+        yield from _trace("traceback", told, rank.raised.traceback, full, raised_at)
     if raised or not (full or result.record.ended == "deadline"):
         return
     everyone = view.ranks.values() if full else roots
@@ -279,7 +280,8 @@ def _traces(view: View, result: RunResult, full: bool) -> Iterator[str]:
         if called:
             yield from _field("stack", f"rank {rank.rank}: {called}")
         else:
-            yield from _trace("stack", f"rank {rank.rank}", rank.record.stack, full, last=False)
+            stood_at = rank.record.frames
+            yield from _trace("stack", f"rank {rank.rank}", rank.record.stack, full, stood_at)
 
 
 def _called(rank: RankView) -> str:
@@ -293,15 +295,15 @@ def _called(rank: RankView) -> str:
     return " < ".join([f"{inner} ({site})" if site else inner, *outer[: _FRAMES - 1]])
 
 
-def _trace(name: str, title: str, text: str, full: bool, *, last: bool) -> Iterator[str]:
-    """A traceback (innermost frame last) or a dump of a stack; shortened: where it stood in code
-    that is not plumbing, on one line.
+def _trace(name: str, title: str, text: str, full: bool, frames: Sequence[Frame]) -> Iterator[str]:
+    """A traceback or a dump of a stack; shortened: where it stood in the subject's code, on one
+    line. frames: what is in it, innermost first; none in older records.
     """
     if full:
         yield from ["", f"{name} of {title}:", textwrap.indent(text.rstrip(), "  ")]
         return
-    every = frames.raised(text) if last else frames.stood(text)
-    found = frames.of_subject(every) or every
+    every = [Frame(*frame) for frame in frames]
+    found = [frame for frame in every if frame.is_subjects] or every
     told = " < ".join(f"{frame.function} ({frame.site})" for frame in found[:_FRAMES])
     yield from _field(name, f"{title}: {told}")
 

@@ -13,7 +13,7 @@ import msgspec
 
 from testbed.errors import BadInput, brief, naming
 from testbed.scenario import MAX_STEPS, Scenario, from_object, to_object
-from testbed.trace.events import CODES, Begin, End, Event, Final, checked
+from testbed.trace.events import CODES, Begin, End, Event, Final, Frame, checked
 
 FORMAT = 1
 RECORD_FILE = "record.json.gz"
@@ -28,8 +28,10 @@ _POOL = {"total", "free", "tree", "flight"}
 class RankRecord:
     """One rank's share. exit: done; raised (an exception left the loop); signal (died by
     ``signal``, not by the testbed's hand); stopped (ended by the testbed); paused (so too, but
-    somebody's SIGSTOP held it already). stack: Python stack of a rank that was ended. overflow:
-    the recorder was full and dropped events.
+    somebody's SIGSTOP held it already). stack: Python stack of a rank that was ended; frames: what
+    is in it, innermost first. overflow: its log was full and what followed is missing; log_bytes:
+    what a log could hold, 0 where that is not known. status: with which a rank ended its own
+    process and raised nothing, else -1.
     """
 
     rank: int
@@ -39,6 +41,9 @@ class RankRecord:
     overflow: bool = False
     stack: str = ""
     output: str = ""
+    status: int = -1
+    log_bytes: int = 0
+    frames: tuple[Frame, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,9 @@ def encode(record: RunRecord) -> dict[str, Any]:
                 "overflow": rank.overflow,
                 "stack": rank.stack,
                 "output": rank.output,
+                "status": rank.status,
+                "log_bytes": rank.log_bytes,
+                "frames": rank.frames,
                 "events": [[CODES[type(event)], *event] for event in rank.events],
             }
             for rank in record.ranks
@@ -93,6 +101,9 @@ class _RankData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overflow: bool = False
     stack: str = ""
     output: str = ""
+    status: int = -1
+    log_bytes: int = 0
+    frames: tuple[Frame, ...] = ()
 
 
 class _RunData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,6 +157,9 @@ def _rank(at: int, data: _RankData) -> RankRecord:
         overflow=data.overflow,
         stack=data.stack,
         output=data.output,
+        status=data.status,
+        log_bytes=data.log_bytes,
+        frames=data.frames,
     )
 
 

@@ -94,6 +94,7 @@ class Rig:
     def prefetch(self, anchor: Node, tokens_found: int = 0) -> PrefetchOperation:
         """A storage query below ``anchor`` that came back with ``tokens_found``."""
         operation = self.controller.begin_prefetch(anchor, "r0", (901, 902))
+        assert operation is not None
         operation.found_tokens = tokens_found
         self.subject.track_prefetch(operation)
         self.controller.answer_prefetch(operation)

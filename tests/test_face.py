@@ -13,7 +13,7 @@ from testbed.subjects.minimal import MinimalSubject
 from testbed.topology import Topology
 from testbed.trace.recorder import ListRecorder
 from testbed.workloads.assemble import RankContext, assemble
-from testbed.world.rank import by_subject
+from testbed.world.blame import trouble_of
 
 NAME = f"{__name__}:make"
 
@@ -56,7 +56,7 @@ def told(act: Callable[[], object]) -> str:
     """The mistake in one line, once it is seen that it counts as the subject's."""
     with pytest.raises(FaceError) as raised:
         act()
-    assert by_subject(raised.value, NAME)
+    assert trouble_of(raised.value, NAME) == ""
     assert "\n" not in str(raised.value)
     return str(raised.value)
 

@@ -20,6 +20,7 @@ from testbed.topology import Topology
 from testbed.trace.events import Begin, Complete, Event, Evict, Final, Fired, Request, Start, Take
 from testbed.trace.recorder import ListRecorder
 from testbed.workloads.assemble import RankContext, assemble
+from tests.rig import at_hand
 
 TRANSFERS = [{"at": at, "ready_after": 1} for at in range(3)]
 SCRIPT = {"kind": "scripted", "writes": TRANSFERS, "loads": TRANSFERS}
@@ -147,8 +148,10 @@ EVERY_STEP = [0, 1, 2, 3, 4, 5, 6, 7]
 
 def test_an_ack_that_is_overtaken_keeps_the_later_ones_back() -> None:
     events = run({"kind": "out-of-order", "queue": "write", "nth": 0, "steps": 3})
-    told = "write w1 ready in step 2, w0 before it in step 4"
-    assert fired(events) == [(0, "out-of-order", told)]
+    assert fired(events) == [
+        (0, "out-of-order", "write w0 held back until step 4"),
+        (0, "out-of-order", "write w1 ready in step 2, w0 before it in step 4"),
+    ]
     assert completed(events) == SOUND | {"w0": 4, "w1": 4, "w2": 4}
 
 
@@ -159,15 +162,15 @@ def test_a_transfer_is_made_fast_enough_to_overtake() -> None:
     )
     starts = [event.ready for event in events if isinstance(event, Start)]
     assert starts == ["steps:2", "steps:1"]
-    assert len(fired(events)) == 1
+    assert len(fired(events)) == 2
 
 
-def test_nothing_overtakes_what_is_ready_already() -> None:
+def test_nothing_overtakes_what_is_ready_already_but_that_it_was_held_back_is_told() -> None:
     writes = [{"at": 0, "ready_after": 0}, {"at": 3, "ready_after": 0}]
     events = run(
         {"kind": "out-of-order", "steps": 1}, workload={"kind": "scripted", "writes": writes}
     )
-    assert fired(events) == []
+    assert fired(events) == [(0, "out-of-order", "write w0 held back until step 1")]
 
 
 def test_a_failed_host_allocation_costs_a_write() -> None:
@@ -195,6 +198,38 @@ def test_a_smaller_pool_is_felt_when_its_pages_are_missed() -> None:
     assert [event.key for event in events if isinstance(event, Start)] == ["w0", "w1", "w3"]
     (final,) = (event for event in events if isinstance(event, Final))
     assert sum(final.host[part] for part in ("free", "tree", "flight")) == final.host["total"] == 8
+
+
+FETCH = {"kind": "scripted", "prefetches": [{"at": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ({"kind": "alloc-failure"}, "host allocation 0 of 2 pages refused"),
+        ({"kind": "capacity", "host_pages": 3}, "host pool of 3 pages lacks 1"),
+    ],
+)
+@pytest.mark.parametrize("subject", ["batched", "sglang==0.5.16", "sglang==0.5.23"])
+def test_a_prefetch_without_host_pages_fires_the_fault_that_took_them(
+    subject: str, fault: dict[str, Any], told: str
+) -> None:
+    events = run(
+        fault, subject=at_hand(subject), workload=FETCH, storage=True, sizes=Sizes(host_pages=8)
+    )
+    assert (0, fault["kind"], told) in fired(events)
+
+
+def test_a_prefetch_with_host_pages_fires_nothing() -> None:
+    fault = {"kind": "capacity", "host_pages": 7}
+    assert fired(run(fault, workload=FETCH, storage=True, sizes=Sizes(host_pages=8))) == []
+
+
+def test_a_smaller_pool_is_felt_by_a_subject_that_looks_at_it() -> None:
+    fault = {"kind": "capacity", "host_pages": 9, "until_step": 1}
+    events = run(fault, subject="bug:local-free-space", sizes=Sizes(host_pages=12))
+    (looked, *_) = fired(events)
+    assert looked[2].startswith("host pool is seen to have 9 pages")
 
 
 def test_a_capacity_that_never_matters_does_not_fire() -> None:

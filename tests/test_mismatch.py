@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from testbed.topology import Topology
-from testbed.trace.events import Enter, Event, Exit, Final, Sync
+from testbed.trace.events import Enter, Event, Exit, Final, Group, Sync
 from testbed.trace.mismatch import stuck_in_mismatch
 
 TP2 = Topology(1, 2, 1)
@@ -45,3 +45,11 @@ def test_while_another_rank_may_go_on_nothing_is_said(last: Event) -> None:
     }
     assert not stuck_in_mismatch(events, PP2TP2)
     assert stuck_in_mismatch({**events, 2: [WAITS]}, PP2TP2)
+
+
+def test_a_member_that_the_case_does_not_have_is_nobody() -> None:
+    made = Group(0, 0, "mine", [0, 1, 99])
+    mine = SUM._replace(group="mine", ordinal=0)
+
+    assert not stuck_in_mismatch({0: [made, mine], 1: [made, mine]}, TP2)
+    assert stuck_in_mismatch({0: [made, mine], 1: [made, mine._replace(numel=1)]}, TP2)

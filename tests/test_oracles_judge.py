@@ -10,7 +10,18 @@ from testbed.errors import BadInput
 from testbed.oracles import REGISTRY, available, check_claims, judge
 from testbed.oracles.view import View
 from testbed.record import RunRecord
-from testbed.trace.events import Begin, Complete, End, Enter, Event, Exit, Final, Fired, Raised
+from testbed.trace.events import (
+    Begin,
+    Complete,
+    End,
+    Enter,
+    Event,
+    Exit,
+    Final,
+    Fired,
+    Frame,
+    Raised,
+)
 from testbed.verdict import Finding, Outcome
 from tests.record_builder import Model, changed, cut, load, with_rank, without, write
 
@@ -432,40 +443,68 @@ def test_a_crash_began_at_the_operation_in_which_the_others_waited_for_the_root(
     assert first.minority == (0,)
 
 
-TRACEBACK = """Traceback (most recent call last):
-  File "/x/mine.py", line 9, in other
-KeyError: 'w1'
-
-During handling of the above exception, another exception occurred:
-
-Traceback (most recent call last):
-  File "/x/testbed/world/rank.py", line 69, in run_rank
-    context.run_step()
-  File "sglang-0.5.19/srt/mem_cache/unified_radix_cache.py", line 120, in writing_check
-    self._finish(ack_id)
-  File "/x/testbed/cache/kv.py", line 40, in finish_write_through
-    raise KeyError(node_id)
-KeyError: 'w0'
-"""
+RAISED_AT = [
+    Frame("finish_write_through", "kv.py:40", False),
+    Frame("writing_check", "unified_radix_cache.py:120", True),
+    Frame("check_hicache_events", "unified_radix_cache.py:90", True),
+    Frame("run_rank", "rank.py:69", False),
+]
 
 
 def test_a_crash_names_the_innermost_line_of_the_subjects_code() -> None:
-    def crash(traceback: str) -> RunRecord:
+    def crash(frames: list[Frame]) -> RunRecord:
         record = cut(
             Model("pp1tp2").record(), 0, lambda one: isinstance(one, Begin) and one.step == 2
         )
-        record = raised(record, 0, Raised(2, 0, "KeyError", "'w0'", traceback, ""))
+        record = raised(record, 0, Raised(2, 0, "KeyError", "'w0'", "...", "", frames))
         return replace(entered(record, 1, 2), ended="broken")
 
-    verdict = judge(crash(TRACEBACK))
+    verdict = judge(crash(RAISED_AT))
 
     at = "(writing_check at unified_radix_cache.py:120), step 2"
     assert verdict.summary == f"rank 0 raised KeyError: 'w0' {at}"
     assert verdict.first_divergence is not None
     assert verdict.first_divergence.did["0"] == f"raised KeyError: 'w0' {at}"
-    # The testbed's own line is no line of the subject's.
-    outside = TRACEBACK.replace("sglang-0.5.19/srt/mem_cache", "/x/testbed/workloads")
-    assert judge(crash(outside)).summary == "rank 0 raised KeyError: 'w0', step 2"
+    # The testbed's own line is no line of the subject's, and older records say nothing of it.
+    for frames in ([RAISED_AT[0], RAISED_AT[3]], []):
+        assert judge(crash(frames)).summary == "rank 0 raised KeyError: 'w0', step 2"
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "said"),
+    [
+        (0, "", "rank 0 ended its process with status 0 without raising, step 2"),
+        (82, "bye\n", "rank 0 ended its process with status 82 without raising: bye, step 2"),
+    ],
+)
+def test_a_rank_that_raised_nothing_is_not_said_to_have_raised(
+    status: int, output: str, said: str
+) -> None:
+    record = cut(Model("pp1tp2").record(), 0, lambda one: isinstance(one, Begin) and one.step == 2)
+    record = with_rank(record, 0, exit="raised", status=status, output=output)
+
+    verdict = judge(replace(entered(record, 1, 2), ended="broken"))
+
+    assert (verdict.outcome, verdict.summary) == (Outcome.CRASH, said)
+
+
+def full(record: RunRecord, step: int) -> RunRecord:
+    """The record, rank 1's log full after ``step``."""
+    record = without(record, 1, lambda one: one.step > step or isinstance(one, Final))
+    return with_rank(record, 1, overflow=True, log_bytes=1 << 24)
+
+
+def test_a_violation_before_a_log_was_full_counts_although_events_are_missing() -> None:
+    sound = Model(transfers=[write("w0")]).record()
+    spoilt = changed(sound, 2, Complete, 1, lambda one: one._replace(bad_pages=1))
+    # Rank 1's log was full in step 3, or in the very step in which rank 2 went wrong.
+    sound, wrong, early = full(sound, 3), full(spoilt, 3), full(spoilt, 1)
+
+    assert judge(sound).outcome is judge(early).outcome is Outcome.ERROR
+    assert judge(sound).summary.startswith("rank 1 recorded more than 16 MiB, what followed is")
+    assert judge(wrong).outcome is Outcome.VIOLATION
+    assert judge(wrong).step == 1
+    assert judge(wrong).notes[0] == judge(sound).summary
 
 
 def test_an_injected_fault_on_the_odd_rank_is_named_first() -> None:

@@ -13,13 +13,14 @@ from testbed.record import RankRecord, RunRecord
 from testbed.scenario import CallSpec, PrefetchStop, Scenario
 from testbed.subjects.minimal import MinimalSubject
 from testbed.topology import Topology
-from testbed.trace.events import Arrived, Begin, Complete, End, Event, Take
+from testbed.trace.events import Arrived, Begin, Complete, End, Event, Final, Take
 from testbed.trace.recorder import ListRecorder
 from testbed.verdict import Finding, Outcome, Verdict
 from testbed.workloads.assemble import assemble
 from tests.record_builder import (
     Item,
     Model,
+    Protocol,
     changed,
     cut,
     load,
@@ -72,7 +73,8 @@ def test_a_leader_without_a_controller_holds_the_followers_back() -> None:
         (0, 1),
     )
     assert verdict.summary == (
-        "write: w0 is held back, ready on ranks 2,3 since step 1: no ACK of w0 on ranks 0,1"
+        "write: w0 is held back, ready on ranks 2,3 since step 1: no ACK of w0 on ranks 0,1; "
+        "its lock and its host pages are kept for good"
     )
 
 
@@ -92,7 +94,7 @@ def test_an_event_that_never_fires_on_a_leader_holds_all_back() -> None:
     (finding,) = found(Model("pp2tp2", transfers=transfers).record())
 
     assert finding.ranks == (1,)
-    assert "an event that never fires, at or before w0, on rank 1" in finding.summary
+    assert "w0, or one before it, has an event that never fires on rank 1" in finding.summary
 
 
 @pytest.mark.parametrize("slow", [{1: 3}, {1: 4}, {1: 30}, {1: 30, 2: 30}])
@@ -142,13 +144,64 @@ def test_storage_items_that_lie_on_the_whole_stage_are_told() -> None:
     (finding,) = found(record)
 
     assert (finding.step, finding.ranks) == (1, (2, 3))
-    assert "items on all of stage 1 since step 1, none taken" in finding.summary
+    assert finding.summary == "release: ranks 2,3 hold 1 item since step 1, and none is taken"
 
 
-def test_storage_items_on_a_part_of_the_stage_may_lie() -> None:
-    items = [Item("release", 1, {"tp": 0})]
+def test_a_storage_item_that_some_ranks_of_a_stage_alone_hold_is_told_with_those_without() -> None:
+    items = [Item("release", 1, {"rank": 0}), Item("release", 1, {"rank": 0})]
+    record = Model("pp2tp2", storage=True, items=items).record()
 
-    assert found(Model("pp2tp2", storage=True, items=items).record()) == []
+    verdict = judge(record)
+
+    assert (verdict.outcome, verdict.oracle, verdict.step) == (Outcome.DEGRADED, "progress", 1)
+    assert verdict.ranks == (1,)
+    assert verdict.summary == (
+        "release: rank 0 holds 2 items since step 1, and none is taken: rank 1 never had one; "
+        "a host page is kept for good"
+    )
+
+
+def test_a_storage_item_whose_peer_has_no_controller_is_told() -> None:
+    record = Model(
+        "pp1tp2", storage=True, items=[Item("backup", 1, {"rank": 0})], without=(1,)
+    ).record()
+
+    (finding,) = found(record)
+
+    assert "rank 1 has no such queue" in finding.summary
+
+
+@pytest.mark.parametrize(("at", "told"), [(1, True), (2, True), (3, False), (4, False)])
+def test_a_storage_item_that_one_rank_has_not_held_for_long_is_not_told(
+    at: int, told: bool
+) -> None:
+    record = Model("pp1tp2", storage=True, items=[Item("release", at, {"rank": 0})]).record()
+
+    assert bool(found(record)) is told
+
+
+def test_a_storage_item_that_a_peer_may_get_after_the_end_is_not_told() -> None:
+    record = Model("pp1tp2", storage=True, items=[Item("backup", 1, {"rank": 0})]).record()
+    last = record.scenario.steps - 1
+
+    def under_way(final: Final) -> Final:
+        return final._replace(pending=final.pending | {"backup": ["b0"]})
+
+    assert len(found(record)) == 1
+    assert found(changed(record, 1, Final, last, under_way)) == []
+
+
+def test_a_storage_item_that_came_to_the_peers_later_is_silent() -> None:
+    items = [Item("release", 0, {"rank": 0}), Item("release", 4, {"rank": 1})]
+
+    assert found(Model("pp1tp2", storage=True, items=items).record()) == []
+
+
+@pytest.mark.parametrize("protocol", ["separate", "batched"])
+def test_a_pool_that_one_stage_alone_owns_is_its_own_affair(protocol: Protocol) -> None:
+    items = [Item("sidecar:swa", step, "followers") for step in range(3)]
+
+    assert found(Model("pp2tp2", protocol, storage=True, items=items).record()) == []
 
 
 def test_storage_items_that_are_taken_are_silent() -> None:

@@ -41,7 +41,9 @@ def test_completing_more_than_a_slow_leader_rank_has_ready_is_told() -> None:
     finding, *_ = found(changed(record, 1, Begin, 1, unready))
 
     assert finding.step == 1
-    assert finding.summary == ("write: ranks 0,1,2,3: completed 1, leader-stage rank 1 has 0 ready")
+    assert finding.summary == (
+        "write: ranks 0,1,2,3: completed w0, which is not ready on leader-stage rank 1"
+    )
 
 
 def test_only_the_prefix_counts_not_what_is_ready_behind_a_slow_head() -> None:

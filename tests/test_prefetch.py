@@ -23,6 +23,7 @@ POLICIES: tuple[Literal["best_effort", "wait_complete", "timeout"], ...] = (
 def asked(rig: Rig, found: int = 2, page_after: Readiness | None = None) -> PrefetchOperation:
     anchor = rig.cache.plant_on_host([20])
     operation = rig.controller.begin_prefetch(anchor, "f0", BLOCKS, found, page_after)
+    assert operation is not None
     rig.subject.track_prefetch(operation)
     rig.controller.answer_prefetch(operation)
     return operation

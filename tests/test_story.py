@@ -6,7 +6,7 @@ from pathlib import Path
 from reports.story import story
 from testbed.record import RunRecord
 from testbed.runs import judged
-from testbed.trace.events import Begin, Enter, Event, Exit, Fired, Raised
+from testbed.trace.events import Begin, Enter, Event, Exit, Fired, Frame, Raised
 from tests.record_builder import Model, cut, load, with_rank, without, write
 
 TRACEBACK = """Traceback (most recent call last):
@@ -24,6 +24,18 @@ STACK = """Current thread 0x00007f (most recent call first):
   File "/x/mine.py", line 7 in check_hicache_events
   File "/x/testbed/world/rank.py", line 60 in run_rank
 """
+# As a rank and its host see them, innermost first.
+RAISED_AT = [
+    Frame("writing_check", "minimal.py:108", True),
+    Frame("check_hicache_events", "minimal.py:58", True),
+    Frame("run_step", "assemble.py:40", False),
+]
+STOOD_AT = (
+    Frame("wait", "threading.py:327", False),
+    Frame("spin", "mine.py:12", True),
+    Frame("check_hicache_events", "mine.py:7", True),
+    Frame("run_rank", "rank.py:60", False),
+)
 
 
 def told(record: RunRecord, *, full: bool = False) -> list[str]:
@@ -54,7 +66,7 @@ def apart() -> RunRecord:
 
 def crashed() -> RunRecord:
     record = cut(Model("pp1tp2").record(), 0, lambda one: isinstance(one, Begin) and one.step == 2)
-    error = Raised(2, 0, "KeyError", "'w0'", TRACEBACK, "")
+    error = Raised(2, 0, "KeyError", "'w0'", TRACEBACK, "", RAISED_AT)
     record = with_rank(record, 0, exit="raised", events=(*record.ranks[0].events, error))
     gone = Raised(2, 0, "RuntimeError", "Connection closed by peer", "", "all_reduce")
     record = cut(record, 1, lambda one: isinstance(one, Enter) and one.step == 2)
@@ -124,7 +136,7 @@ def test_a_hang_shows_where_each_rank_stood() -> None:
     record = cut(record, 0, lambda one: isinstance(one, Begin) and one.step == 2)
     record = cut(record, 1, lambda one: isinstance(one, Enter) and one.step == 2)
     for rank in (0, 1):
-        record = with_rank(record, rank, exit="stopped", stack=STACK)
+        record = with_rank(record, rank, exit="stopped", stack=STACK, frames=STOOD_AT)
 
     lines = told(replace(record, ended="deadline"))
 
@@ -144,7 +156,7 @@ def test_of_a_crash_only_the_root_is_told_at_length() -> None:
     for rank in (1, 2, 3):
         record = cut(record, rank, stuck, exit="stopped")
     record = cut(record, 0, lambda one: isinstance(one, Begin) and one.step == 2)
-    error = Raised(2, 0, "KeyError", "'w0'", TRACEBACK, "")
+    error = Raised(2, 0, "KeyError", "'w0'", TRACEBACK, "", RAISED_AT)
     record = with_rank(record, 0, exit="raised", events=(*record.ranks[0].events, error))
 
     lines = told(replace(record, ended="broken"))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.subjects.sglang.lift import Library, LiftError
+from testbed.subjects.sglang.checkout import Checkout
+from testbed.subjects.sglang.lift import Library, LiftError, is_only_read
 from testbed.subjects.sglang.releases import Release, fetch
 from tests.fake_sglang import CACHE, NAME, VERSION, Pip
 
@@ -98,3 +99,36 @@ def test_what_cannot_be_lifted_is_named_with_its_file(
 def test_a_module_that_was_not_kept_is_named(library: Library) -> None:
     with pytest.raises(LiftError, match=r"sglang==9\.8\.7: module .*layers\.not_kept has"):
         library.module("sglang.srt.layers.not_kept")
+
+
+def test_a_name_bound_in_a_way_that_is_not_lifted_is_no_mistake_of_the_release(
+    tmp_path: Path,
+) -> None:
+    cases = (("A, B = 1, 2", True), ("for B in (1, 2): pass", True), ("A = lambda B: B", False))
+    for place, (text, bound) in enumerate(cases):
+        file = tmp_path / f"{place}/srt/mem_cache/bound.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{text}\ndef use(): return B\n")
+        library = Library(Checkout("here", tmp_path / str(place)), {})
+        use = library.module("sglang.srt.mem_cache.bound").get("use")
+
+        with pytest.raises(LiftError if bound else NameError, match="B"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("text", "only_read"),
+    [
+        ("class A:\n    def check(self): return self.wanted", True),
+        ("# wanted\nclass A: 'says wanted.'", True),
+        ("class A:\n    wanted: int", False),
+        ("class A:\n    def wanted(self): pass", False),
+        ("def make(a): a.wanted = 1", False),
+        ("def make(a): setattr(a, 'wanted', 1)", False),
+        ("def make(wanted): pass", False),
+        ("from b import wanted", False),
+        ("def not python", False),
+    ],
+)
+def test_who_could_give_an_object_an_attribute(text: str, only_read: bool) -> None:
+    assert is_only_read("wanted", [text]) is only_read

@@ -1,12 +1,12 @@
 """A subject of one's own, by ``package.module:Class``: how it is found, and that it runs."""
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
-from cases.wrong_uses.correct import OBJECTS
-from testbed import subjects
+from testbed import ownership, subjects
 from testbed.errors import BadInput
 from testbed.subjects import own
 from testbed.subjects.base import Subject
@@ -34,10 +34,25 @@ def test_a_name_that_leads_nowhere_is_bad_input(name: str, told: str) -> None:
         subjects.check(name)
 
 
-def test_its_file_is_known_so_that_what_it_raises_is_not_taken_for_the_testbeds() -> None:
-    assert Path(subjects.source(OBJECTS.where)).name == "correct.py"
-    assert subjects.source("batched") == ""
-    assert subjects.source("bug:no-copy") == ""
+def test_its_package_is_the_subjects_though_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site-packages"
+    for name in ("theirs", "bystander"):
+        (site / name).mkdir(parents=True)
+        (site / name / "__init__.py").write_text("")
+        (site / name / "parts.py").write_text("class Base: pass\n")
+    (site / "theirs/subject.py").write_text("def make(*_): pass\n")
+    monkeypatch.syspath_prepend(str(site))
+    table = {**ownership._table(), str(site.resolve()): ownership.Owner.INSTALLED}
+    monkeypatch.setattr(ownership, "_table", lambda: table)
+    monkeypatch.setattr(ownership, "_known", {})
+    importlib.import_module("bystander.parts")
+
+    own.find("theirs.subject:make")
+
+    owners = [ownership.of_file(str(site / name / "parts.py")) for name in ("theirs", "bystander")]
+    assert owners == [ownership.Owner.SUBJECT, ownership.Owner.INSTALLED]
 
 
 def test_the_example_of_the_page_runs_and_agrees_twice_in_a_step(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import msgspec
@@ -42,6 +43,31 @@ def test_a_full_log_keeps_whole_entries_and_counts_what_it_dropped() -> None:
     assert list(entries(log.committed())) == [b"x" * 10] * 2
     assert log.dropped == 3
     assert places[2:] == [0, 0, 0]
+
+
+def test_last_words_fit_into_a_full_log_and_nothing_else_follows_the_gap() -> None:
+    log = SharedLog(4096, reserve=1024)
+    while log.append(b"x" * 500):
+        pass
+    small, before = log.append(b"y"), list(entries(log.committed()))
+    log.open_reserve()
+    other = threading.Thread(target=log.append, args=(b"z",))
+    other.start()
+    other.join()
+    log.append(b"last")
+
+    assert small == 0
+    assert list(entries(log.committed())) == [*before, b"last"]
+    assert log.dropped == 3
+
+
+def test_what_is_known_of_a_log_is_not_sent_again() -> None:
+    log = SharedLog(4096)
+    log.append(b"first")
+    known = len(log.committed())
+    log.append(b"second")
+
+    assert list(entries(log.committed(known))) == [b"second"]
 
 
 def test_a_rank_is_blocked_from_block_until_take() -> None:

@@ -60,17 +60,13 @@ class Transfer:
     moved: bool = False
 
 
-Refusal = Callable[[str, int], bool]
-"""(pool, pages) -> whether the allocation fails, whatever room there is: "host" or "device"."""
-
-
 class KVCache:
     """One rank's share of the hierarchy.
 
     on_split: called with (old id, id of the new prefix node) when a node is split whose write is in
     flight; the old id stays with the suffix, which is also what stays locked by that id. stamp:
-    what a node's age is at an access, the number of the access. refusals: hooks for faults.
-    on_evict: called with "device" or "host" and the node, just before it is evicted there.
+    what a node's age is at an access, the number of the access. on_evict: called with "device" or
+    "host" and the node, just before it is evicted there.
     hardware: whose memory the pools are.
     """
 
@@ -88,7 +84,6 @@ class KVCache:
         self._recorder = recorder
         self._transfers: dict[tuple[str, int], Transfer] = {}
         self.stamp: Callable[[], int] = count(1).__next__
-        self.refusals: list[Refusal] = []
         self.on_evict: list[Callable[[str, Node], None]] = []
         self._digest = 0
         self._device_locks = 0
@@ -149,7 +144,7 @@ class KVCache:
 
         Raises ValueError if the path is known already or the host pool is full."""
         blocks = tuple(blocks)
-        pages = self.host.alloc(len(blocks))
+        pages = self.host.take(len(blocks))
         if pages is None or blocks[0] in self.root.children:
             raise ValueError(f"cannot plant {len(blocks)} pages on host: path known or pool full")
         self.host.write(pages, self.contents.of(blocks))
@@ -192,7 +187,7 @@ class KVCache:
         self._offer(node)
 
     def _compute(self, node: Node) -> None:
-        pages = self.device.alloc(len(node.blocks))
+        pages = self.device.take(len(node.blocks))
         assert pages is not None, "room was made before"
         self.device.write(pages, self.contents.of(node.blocks))
         self._set_device(node, pages)
@@ -279,21 +274,11 @@ class KVCache:
         may_go = _evictable if where == "device" else _host_evictable
         return [node for node in self.tree.nodes.values() if may_go(node)]
 
-    def _refused(self, pool: str, pages: int) -> bool:
-        answers = [refusal(pool, pages) for refusal in self.refusals]  # all: each may count
-        return any(answers)
-
     def _room_on_device(self, pages: int) -> bool:
-        if self._refused("device", pages):
-            return False
-        short = pages - self.device.free_pages
-        return short <= 0 or self.evict(short) >= short
+        return _room(self.device, pages, self.evict)
 
     def _room_on_host(self, pages: int) -> bool:
-        if self._refused("host", pages):
-            return False
-        short = pages - self.host.free_pages
-        return short <= 0 or self.evict_host(short) >= short
+        return _room(self.host, pages, self.evict_host)
 
     def _drop_device(self, node: Node) -> None:
         assert node.device_pages is not None
@@ -350,7 +335,7 @@ class KVCache:
         self.inc_host_lock_ref(parent.id)
         room = self._room_on_host(len(node.blocks))
         self.dec_host_lock_ref(parent.id)
-        target = self.host.alloc(len(node.blocks)) if room else None
+        target = self.host.take(len(node.blocks)) if room else None
         if target is None:
             return None
         transfer = Transfer(
@@ -374,7 +359,7 @@ class KVCache:
         self.inc_lock_ref(above.id)
         room = self._room_on_device(len(blocks))
         self.dec_lock_ref(above.id)
-        target = self.device.alloc(len(blocks)) if room else None
+        target = self.device.take(len(blocks)) if room else None
         if target is None:
             return None
         source = torch.cat([step.host_pages for step in chain if step.host_pages is not None])
@@ -472,12 +457,12 @@ class KVCache:
         """Books of both pools, in pages: {"device": {"total", "free", "tree", "flight"}, "host":
         {...}}. flight: held by nodes whose transfer into that pool is not complete."""
         device = {
-            "total": self.device.total,
-            "free": self.device.free_pages,
+            "total": self.device.size,
+            "free": self.device.room,
             "tree": 0,
             "flight": 0,
         }
-        host = {"total": self.host.total, "free": self.host.free_pages, "tree": 0, "flight": 0}
+        host = {"total": self.host.size, "free": self.host.room, "tree": 0, "flight": 0}
         for node in self.tree.nodes.values():
             if node.device_pages is not None:
                 device["flight" if node.loading else "tree"] += len(node.device_pages)
@@ -509,6 +494,13 @@ class KVCache:
         self._digest ^= node.digest ^ digest
         node.digest = digest
         self._offer(node)
+
+
+def _room(pool: PagePool, pages: int, evict: Callable[[int], int]) -> bool:
+    if pool.refuses(pages):
+        return False
+    short = pages - pool.room
+    return short <= 0 or evict(short) >= short
 
 
 def _evictable(node: Node) -> bool:

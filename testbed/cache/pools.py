@@ -13,16 +13,21 @@ from testbed.device import CPU
 _FREED = -1
 
 
+Refusal = Callable[[int], bool]
+"""Pages asked for -> whether the allocation fails, whatever room there is."""
+
+
 class PagePool:
     """``pages`` pages, int32 of shape (layers_local, pages, heads_local, head_dim), in memory that
     ``zeros`` makes. Whatever goes in or comes out, indices included, is on the CPU.
 
     withheld: pages that are not to be had, for faults; if more are in use than are left, fewer than
-    none are free.
+    none are free. refusals / looks: hooks for faults, asked of every allocation before anything is
+    evicted for it, and called whenever somebody asks how many pages there are or are free.
 
     Hands out the page freed last first, so that a page freed too early is soon overwritten. It does
     not police its callers, as real pools do not: a page freed twice is in the free list twice, and
-    the books of the conservation oracle then do not balance.
+    the conservation oracle then finds a page too many.
     """
 
     def __init__(
@@ -33,28 +38,56 @@ class PagePool:
         zeros: Callable[[tuple[int, ...]], torch.Tensor] = CPU.zeros,
     ) -> None:
         self.withheld = 0
+        self.refusals: list[Refusal] = []
+        self.looks: list[Callable[[], None]] = []
         self.data = zeros((len(shard.layers), pages, len(shard.heads), head_dim))
         self._free = list(range(pages - 1, -1, -1))
 
     @property
     def total(self) -> int:
         """Pages that there are."""
-        return self.data.shape[1] - self.withheld
+        self._looked()
+        return self.size
 
     @property
     def free_pages(self) -> int:
         """Pages that ``alloc`` can still hand out."""
+        self._looked()
+        return self.room
+
+    @property
+    def size(self) -> int:
+        """``total``, asked by the testbed itself."""
+        return self.data.shape[1] - self.withheld
+
+    @property
+    def room(self) -> int:
+        """``free_pages``, asked by the testbed itself."""
         return len(self._free) - self.withheld
 
+    def refuses(self, pages: int) -> bool:
+        """Whether a fault has it that such an allocation fails. Once for each allocation."""
+        answers = [refusal(pages) for refusal in self.refusals]  # all: each may count
+        return any(answers)
+
     def alloc(self, pages: int) -> torch.Tensor | None:
-        """Indices of pages, int64 of shape (pages,); None, and nothing taken, if too few."""
-        if pages > self.free_pages:
+        """Indices of pages, int64 of shape (pages,); None, and nothing taken, if too few, or if a
+        fault refuses them."""
+        return None if self.refuses(pages) else self.take(pages)
+
+    def take(self, pages: int) -> torch.Tensor | None:
+        """``alloc`` for a caller that has asked ``refuses`` before it made room."""
+        if pages > self.room:
             return None
         kept = len(self._free) - pages
         taken = self._free[kept:]
         del self._free[kept:]
         taken.reverse()
         return torch.tensor(taken, dtype=torch.int64)
+
+    def _looked(self) -> None:
+        for look in self.looks:
+            look()
 
     def free(self, indices: torch.Tensor) -> None:
         """Take pages back, and wipe them."""

@@ -1,11 +1,11 @@
 """Prefetches: pages that come from storage into the host pool, one after another.
 
 The model. Storage is asked for the pages that follow an *anchor* node and says how many it has.
-Once host pages are allocated for them, they arrive in order, each with an event of its own. Whoever
-terminates the operation keeps what had arrived; pages still under way never come.
+Once host pages are allocated for them, they arrive in order (``fetch``). Whoever terminates the
+operation keeps what had arrived.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -58,6 +58,7 @@ class PrefetchOperation:
     node_id: its anchor, host-locked while the prefetch is pending. page_after: readiness of each
     page after the one before it. storage_hit_count: tokens found. host_indices: token indices,
     int64, allocated for what was found. completed_tokens: arrived, and told to the subject.
+    prefix_keys: hashes of what comes before, where a source passes them on: never here.
     start_time: the step, as a second a step. revoked: storage had too little, its pages were given
     back.
     """
@@ -73,6 +74,7 @@ class PrefetchOperation:
     completed_tokens: int = 0
     hash_value: list[str] = field(default_factory=list)
     all_hash_values: list[str] | None = None
+    prefix_keys: list[str] | None = None
     host_indices: torch.Tensor | None = None
     pool_transfers: list[Any] | None = None
     pool_transfers_done: bool = True
@@ -100,12 +102,3 @@ class PrefetchOperation:
     def is_terminated(self) -> bool:
         """Whether it was told so."""
         return self.terminated
-
-    def arriving(self, move: Callable[[int], None], page_tokens: int) -> None:
-        """Note the pages that have arrived since, in order; ``move`` brings a page's bytes."""
-        while len(self.events) * page_tokens > self.arrived_tokens:
-            page = self.arrived_tokens // page_tokens
-            if not self.events[page].poll():
-                return
-            move(page)
-            self.arrived_tokens += page_tokens

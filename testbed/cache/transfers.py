@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from testbed.cache.fetch import Fetch, Pages, PlainFetch
 from testbed.cache.kv import KVCache, Transfer
 from testbed.cache.pools import HostPools, PagePool
 from testbed.cache.prefetch import PrefetchKey, PrefetchOperation
 from testbed.cache.tree import Node
-from testbed.events import FakeEvent, Readiness, ScriptedEvent, block_for_ever
-from testbed.trace.events import Arrived, Block, Start, Sync, Synced, Take
+from testbed.events import Readiness, ScriptedEvent, block_for_ever
+from testbed.trace.events import Block, Start, Sync, Synced, Take
 from testbed.trace.recorder import HasStep, Recorder
 
 # A subject asks no event of this one; it is recorded nowhere.
@@ -41,20 +42,26 @@ class _Keyed(NamedTuple):
 
 
 class RecordedQueue(queue.Queue[Any]):
-    """A storage control queue of one single-threaded rank. Records every item taken, and a wait for
-    an item that nobody will ever put: that wait truly blocks.
+    """A storage control queue that one thread of the rank takes from. Records every item taken, and
+    a wait for an item that nobody on this rank is about to put: that wait truly blocks.
 
     hasten: has storage bring what it is about to, as time would while the rank waits; returns
-    whether there was anything under way.
+    whether there was anything under way. stand_by: waits, once there is not, until something was
+    put after all.
     """
 
     def __init__(
-        self, name: str, recorder: Recorder, hasten: Callable[[], bool] = lambda: False
+        self,
+        name: str,
+        recorder: Recorder,
+        hasten: Callable[[], bool] = lambda: False,
+        stand_by: Callable[[], object] = lambda: block_for_ever(),
     ) -> None:
         super().__init__()
         self.name = name
         self._recorder = recorder
         self._hasten = hasten
+        self._stand_by = stand_by
         self._unnamed = 0
 
     def put(
@@ -68,7 +75,7 @@ class RecordedQueue(queue.Queue[Any]):
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """The oldest item. Records Take. Empty: raises queue.Empty if told not to wait or for how
-        long, else records Block and never returns."""
+        long, else records Block and returns when there is one, if ever."""
         if self.empty():
             if not block or timeout is not None:
                 raise queue.Empty
@@ -76,7 +83,8 @@ class RecordedQueue(queue.Queue[Any]):
                 pass
         if self.empty():
             self._recorder.add(Block, self.name)
-            block_for_ever()
+            while self.empty():
+                self._stand_by()
         taken: _Keyed = super().get(block=False)
         self._recorder.add(Take, self.name, taken.key)
         return taken.item
@@ -142,8 +150,7 @@ class TransferController:
     ``write_storage`` to its ACK. revokes: a storage query that found too little comes back as a
     request id in ``prefetch_revoke_queue``, as up to SGLang 0.5.17, not with the hits.
     allocates_first: host pages of a prefetch are allocated before storage is asked, as up to
-    0.5.15. make_prefetch_ack: builds an ACK of pages that arrived from keyword arguments rid,
-    operation, completed_tokens, completed_req; None: the operation itself is told at once.
+    0.5.15. fetch: what reads from storage; a subject may plug in its own.
     """
 
     def __init__(
@@ -160,14 +167,18 @@ class TransferController:
         self.backup_after = backup_after
         self.revokes = False
         self.allocates_first = False
-        self.make_prefetch_ack: Callable[..., Any] | None = None
         self.gates: list[Gate] = []
         self.reshapes: list[Reshape] = []
         self.ack_write_queue: list[Any] = []
         self.ack_load_queue: list[Any] = []
         self.prefetch_hit_queue = RecordedQueue("prefetch", recorder)
         self.prefetch_revoke_queue = RecordedQueue("revoke", recorder)
-        self.ack_prefetch_queue = RecordedQueue("prefetch-ack", recorder, self._hasten_fetch)
+        self.ack_prefetch_queue = RecordedQueue(
+            "prefetch-ack",
+            recorder,
+            lambda: self.fetch.hasten(),  # whichever a subject has plugged in by then
+            lambda: self.fetch.stand_by(),
+        )
         self.ack_backup_queue = RecordedQueue("backup", recorder, self._hasten_backup)
         self.host_mem_release_queue = RecordedQueue("release", recorder)
         self.extra_host_mem_release_queues = {
@@ -192,9 +203,12 @@ class TransferController:
         self._recorder = recorder
         self._in_flight: list[Transfer] = []
         self._backups: list[BackupOperation] = []
-        self._fetching: list[PrefetchOperation] = []
         self._keys: Counter[tuple[str, str]] = Counter()
         self._last_operation_id = 0
+        self.pages = Pages(cache, clock, recorder)
+        self.fetch: Fetch = PlainFetch(
+            self.pages, self.prefetch_buffer, self.append_host_mem_release
+        )
 
     @property
     def now(self) -> float:
@@ -279,7 +293,7 @@ class TransferController:
             else:
                 waiting.append(backup)
         self._backups = waiting
-        self._fetch()
+        self.fetch.advance()
 
     # Storage
 
@@ -348,15 +362,24 @@ class TransferController:
         blocks: Sequence[int] = (0,),
         found: int = 0,
         page_after: Readiness | None = None,
-    ) -> PrefetchOperation:
+    ) -> PrefetchOperation | None:
         """Ask storage for the pages of ``blocks`` that follow ``node``, for a request named
-        ``key``; records Start. found: how many of them storage has. page_after: readiness of each
-        page after the one before it (default: a step).
+        ``key``; records Start. None, and nothing asked, where host pages come first and there is no
+        room for them. found: how many of them storage has. page_after: readiness of each page after
+        the one before it (default: a step).
 
         The caller must host-lock the node (``Subject.track_prefetch``) and then have storage answer
         (``answer_prefetch``).
         """
         page = self.cache.sizes.page_tokens
+        indices = None
+        if self.allocates_first:
+            # Not at the cost of the node that they are to follow.
+            self.cache.inc_host_lock_ref(node.id)
+            indices = self._host_tokens(len(blocks) * page, self._evict_host)
+            self.cache.dec_host_lock_ref(node.id)
+            if indices is None:
+                return None
         readiness = self._reshaped("prefetch", key, page_after or Readiness.steps(1))
         operation = PrefetchOperation(
             self.next_operation_id(),
@@ -366,10 +389,9 @@ class TransferController:
             found_tokens=found * page,
             page_after=readiness,
             start_time=self.now,
+            host_indices=indices,
             stats_requested_tokens=len(blocks) * page,
         )
-        if self.allocates_first:
-            operation.host_indices = self.mem_pool_host.alloc(len(blocks) * page)
         self.prefetches[key] = operation
         self._recorder.add(Start, "prefetch", key, readiness.kind)
         return operation
@@ -411,21 +433,27 @@ class TransferController:
         wanted) if there is no room. As releases from 0.5.22 on ask for it.
         """
         page = self.cache.sizes.page_tokens
-        indices = self.mem_pool_host.alloc(hit_tokens)
-        if indices is None:
-            evict_host(hit_tokens)
-            indices = self.mem_pool_host.alloc(hit_tokens)
+        indices = self._host_tokens(hit_tokens, evict_host)
         room = self.mem_pool_host.available_size() // page * page
         if indices is None and allow_partial and room >= min_tokens:
             indices = self.mem_pool_host.alloc(min(hit_tokens, room))
         return indices, hit_tokens if indices is None else len(indices)
 
+    def _host_tokens(self, tokens: int, evict_host: Callable[[int], int]) -> torch.Tensor | None:
+        indices = self.mem_pool_host.alloc(tokens)
+        if indices is None:
+            evict_host(tokens)
+            indices = self.mem_pool_host.alloc(tokens)
+        return indices
+
+    def _evict_host(self, tokens: int) -> int:
+        return self.cache.evict_host(-(-tokens // self.cache.sizes.page_tokens))
+
     def wait_prefetch(self, operation: PrefetchOperation, tokens: int) -> None:
-        """Wait until that many tokens of a prefetch have arrived, each page for its own event."""
-        for event in operation.events[: tokens // self.cache.sizes.page_tokens]:
-            if not event.observed:
-                event.synchronize()
-        self._arrive(operation)
+        """Wait until that many tokens of a prefetch have arrived, and whatever comes before them,
+        each page for its own event."""
+        while operation.completed_tokens < tokens and self.fetch.hasten():
+            pass
 
     def prefetch_rate_limited(self) -> bool:
         """Never: a scenario says how much is asked for."""
@@ -437,7 +465,7 @@ class TransferController:
         storage has noticed.
         """
         waiting = [ack.operation for ack in self.ack_prefetch_queue.contents()]
-        open_ends = [*self._fetching, *self.prefetch_buffer.queue, *waiting]
+        open_ends = [*self.fetch.unfinished(), *waiting]
         page = self.cache.sizes.page_tokens
         held = 0
         for operation in self.prefetches.values():
@@ -447,32 +475,6 @@ class TransferController:
             elif any(operation is one for one in open_ends):
                 held += (allocated - operation.completed_tokens) // page
         return held
-
-    def _fetch(self) -> None:
-        self._begin_fetches()
-        still = []
-        for operation in self._fetching:
-            self._arrive(operation)
-            done = operation.arrived_tokens == len(operation.events) * self.cache.sizes.page_tokens
-            if done and not operation.terminated:
-                self._recorder.add(Arrived, operation.request_id)
-            if done or operation.terminated:
-                self._end_fetch(operation)
-            else:
-                still.append(operation)
-        self._fetching = still
-
-    def _hasten_fetch(self) -> bool:
-        """The next page under way arrives now: the rank waits for it."""
-        self._begin_fetches()
-        if not self._fetching:
-            return False
-        operation = self._fetching[0]
-        coming = operation.arrived_tokens // self.cache.sizes.page_tokens
-        if coming < len(operation.events) and not operation.terminated:
-            operation.events[coming].synchronize()
-        self._fetch()
-        return True
 
     def _hasten_backup(self) -> bool:
         """The backup that is due next is handed in now: the rank waits for it."""
@@ -485,51 +487,6 @@ class TransferController:
         self._backups.remove(backup)
         self.ack_backup_queue.put(backup, key=backup.key)
         return True
-
-    def _begin_fetches(self) -> None:
-        while not self.prefetch_buffer.empty():
-            self._begin_fetch(self.prefetch_buffer.get())
-
-    def _begin_fetch(self, operation: PrefetchOperation) -> None:
-        assert operation.host_indices is not None
-        for at in range(len(operation.host_indices) // self.cache.sizes.page_tokens):
-            after = operation.page_after.times(at + 1)
-            # Storage is no device: its pages come as scripted, whatever the pools are.
-            event = FakeEvent(self._clock, self._recorder, operation.request_id, after)
-            event.record()
-            operation.events.append(event)
-        self._fetching.append(operation)
-
-    def _arrive(self, operation: PrefetchOperation) -> None:
-        if operation.terminated:
-            return
-        before = operation.arrived_tokens
-        operation.arriving(lambda page: self._bring(operation, page), self.cache.sizes.page_tokens)
-        if operation.arrived_tokens == before:
-            return
-        if self.make_prefetch_ack is None:
-            operation.completed_tokens = operation.arrived_tokens
-        else:
-            self._tell(operation, completed_tokens=operation.arrived_tokens)
-
-    def _end_fetch(self, operation: PrefetchOperation) -> None:
-        assert operation.host_indices is not None
-        if self.make_prefetch_ack is None:
-            self.append_host_mem_release(operation.host_indices[operation.completed_tokens :])
-        else:
-            self._tell(operation, completed_req=True)
-
-    def _tell(self, operation: PrefetchOperation, **what: Any) -> None:
-        assert self.make_prefetch_ack is not None
-        ack = self.make_prefetch_ack(rid=operation.request_id, operation=operation, **what)
-        self.ack_prefetch_queue.put(ack, key=operation.request_id)
-
-    def _bring(self, operation: PrefetchOperation, page: int) -> None:
-        assert operation.host_indices is not None
-        index = operation.host_indices[page * self.cache.sizes.page_tokens]
-        block = operation.prefetch_key.blocks[page]
-        at = (index // self.cache.sizes.page_tokens).reshape(1)
-        self.cache.host.write(at, self.cache.contents.of([block]))
 
     def backups(self) -> dict[int, BackupOperation]:
         """Backups whose ACK has not been taken yet, by operation id."""
@@ -547,7 +504,7 @@ class TransferController:
         )
         waiting = [item for each in queues for item in each.contents()]
         return {
-            "total": sum(pool.total for pool in pools),
-            "free": sum(pool.free_pages for pool in pools),
+            "total": sum(pool.size for pool in pools),
+            "free": sum(pool.room for pool in pools),
             "flight": sum(-(-len(item) // page) for item in waiting),
         }

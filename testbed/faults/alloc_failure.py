@@ -10,8 +10,9 @@ from testbed.workloads.base import Bench
 class AllocFailure(Timed, frozen=True, tag_field="kind", tag="alloc-failure"):
     """The ``nth`` allocation (from 0) of the host or device pool fails; null: every one.
 
-    A failed host allocation costs a write, a failed device allocation a load or what was to be
-    computed. Nothing is evicted to make room.
+    A failed host allocation costs a write or a prefetch, a failed device allocation a load or what
+    was to be computed. Nothing is evicted to make room, unless the subject itself evicts and asks
+    again, which is an allocation of its own.
     """
 
     pool: Literal["host", "device"] = "host"
@@ -25,13 +26,12 @@ class AllocFailure(Timed, frozen=True, tag_field="kind", tag="alloc-failure"):
         """Stand before the pool."""
         places = count()
 
-        def refuse(pool: str, pages: int) -> bool:
-            if pool != self.pool:
-                return False
+        def refuse(pages: int) -> bool:
             place = next(places)
             if self.nth not in (None, place) or not self.holds_in(bench.clock.step):
                 return False
-            fired(f"{pool} allocation {place} of {pages} pages refused")
+            fired(f"{self.pool} allocation {place} of {pages} pages refused")
             return True
 
-        bench.cache.refusals.append(refuse)
+        pool = bench.cache.host if self.pool == "host" else bench.cache.device
+        pool.refusals.append(refuse)

@@ -1,5 +1,6 @@
 """``capacity``: a rank's pools are smaller than those of others."""
 
+from testbed.cache.pools import PagePool
 from testbed.errors import BadInput
 from testbed.faults.base import Timed, Trigger
 from testbed.scenario import Scenario
@@ -7,7 +8,9 @@ from testbed.workloads.base import Bench
 
 
 class Capacity(Timed, frozen=True, tag_field="kind", tag="capacity"):
-    """The rank has that many pages only. Takes effect whenever the pages withheld are missed."""
+    """The rank has that many pages only. Takes effect whenever the pages withheld are missed: by an
+    allocation, or by whoever asks how many there are or are free.
+    """
 
     host_pages: int | None = None
     device_pages: int | None = None
@@ -29,27 +32,32 @@ class Capacity(Timed, frozen=True, tag_field="kind", tag="capacity"):
     def install(self, bench: Bench, fired: Trigger) -> None:
         """Withhold pages while the fault holds."""
         cache = bench.cache
-        pools = {"host": cache.host, "device": cache.device}
-        sizes = {"host": self.host_pages, "device": self.device_pages}
-        withheld = {
-            name: pools[name].total - size for name, size in sizes.items() if size is not None
-        }
-        held = False
+        if self.host_pages is not None:
+            _withhold("host", cache.host, self.host_pages, self, bench, fired)
+        if self.device_pages is not None:
+            _withhold("device", cache.device, self.device_pages, self, bench, fired)
 
-        def hold() -> None:
-            nonlocal held
-            if self.holds_in(bench.clock.step) == held:
-                return
+
+def _withhold(
+    name: str, pool: PagePool, left: int, fault: Timed, bench: Bench, fired: Trigger
+) -> None:
+    withheld, held = pool.size - left, False
+
+    def hold() -> None:
+        nonlocal held
+        if fault.holds_in(bench.clock.step) != held:
             held = not held
-            for name, pages in withheld.items():
-                pools[name].withheld += pages if held else -pages
+            pool.withheld += withheld if held else -withheld
 
-        def miss(name: str, pages: int) -> bool:
-            if held and name in withheld:
-                free = pools[name].free_pages
-                if free < pages <= free + withheld[name]:
-                    fired(f"{name} pool of {pools[name].total} pages lacks {pages - free}")
-            return False
+    def miss(pages: int) -> bool:
+        if held and pool.room < pages <= pool.room + withheld:
+            fired(f"{name} pool of {pool.size} pages lacks {pages - pool.room}")
+        return False
 
-        bench.hooks.step.append(hold)
-        cache.refusals.append(miss)
+    def look() -> None:
+        if held:
+            fired(f"{name} pool is seen to have {pool.size} pages, {pool.room} of them free")
+
+    bench.hooks.step.append(hold)
+    pool.refusals.append(miss)
+    pool.looks.append(look)

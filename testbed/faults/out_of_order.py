@@ -46,7 +46,10 @@ class OutOfOrder(Timed, frozen=True, tag_field="kind", tag="out-of-order"):
             if self.nth not in (None, place) or not self.holds_in(now):
                 return readiness
             late = readiness.delayed(self.steps)
-            held[queue] = (key, now + int(late.after))
+            due = now + int(late.after)
+            held[queue] = (key, due)
+            # Felt by itself, whether another one comes to overtake it or not.
+            fired(f"{queue} {key} held back until step {due}")
             return late
 
         if bench.controller is not None:

@@ -16,6 +16,10 @@ def check(view: View) -> Iterable[Finding]:
     no send is outstanding after the last drain; a pending map is empty exactly when its queue is;
     and no transfer is completed more often than it was started.
 
+    Something pending explains its lock and its pages even if it can never be completed, because the
+    peers never had that transfer. Its rank's books balance, and a sound protocol must leave it
+    pending: ``progress`` names it, and what is kept for good, as ``degraded``.
+
     Balances are drawn up from ranks that came to their end. What was completed is judged on all.
     """
     return breaches(NAME, _broken(view))

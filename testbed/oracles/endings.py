@@ -6,7 +6,7 @@ import re
 import signal
 from typing import NamedTuple
 
-from testbed.oracles import frames, standing
+from testbed.oracles import standing
 from testbed.oracles.causal import channel, depths
 from testbed.oracles.sides import named, singled_out
 from testbed.oracles.view import Op, RankView, View
@@ -103,8 +103,9 @@ def _cause(rank: RankView) -> str:
     if rank.record.exit == "signal":
         return f"died by {signal_name(rank.record.signal)}"
     if rank.raised is None:
+        status = f" with status {rank.record.status}" if rank.record.status >= 0 else ""
         last = rank.record.output.strip().splitlines()[-1:]
-        return " ".join(["raised an exception that left no event", *last])
+        return ": ".join([f"ended its process{status} without raising", *last])
     return f"raised {_exception(rank.raised)}"
 
 
@@ -129,9 +130,11 @@ def _fate(view: View, rank: RankView) -> str:
 
 def _raised_at(rank: RankView) -> str:
     """`` (writing_check at minimal.py:108)``: the innermost frame of the subject's code."""
-    traceback = rank.raised.traceback if rank.record.exit == "raised" and rank.raised else ""
-    found = frames.of_subject(frames.raised(traceback))
-    return f" ({found[0].function} at {found[0].site})" if found else ""
+    raised = rank.raised if rank.record.exit == "raised" else None
+    for function, site, is_subjects in raised.frames if raised else ():
+        if is_subjects:
+            return f" ({function} at {site})"
+    return ""
 
 
 def signal_name(number: int) -> str:

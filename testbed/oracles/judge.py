@@ -16,6 +16,7 @@ from testbed.oracles import (
     conservation,
     integrity,
     pairing,
+    prefix,
     progress,
     safety,
     stage_local,
@@ -69,7 +70,14 @@ def check_claims(claims: Iterable[str]) -> None:
 
 
 def judge(record: RunRecord, registry: Mapping[str, Oracle] = REGISTRY) -> Verdict:
-    """The verdict on one record: ``error`` if it is no evidence, or if an oracle raises."""
+    """The verdict on one record: ``error`` if it is no evidence, or if an oracle raises. Where a
+    log was full, a violation in the steps before that counts all the same.
+    """
+    whole = None if record.trouble else prefix.whole_steps(record)
+    if whole is not None:
+        verdict = judge(whole, registry)
+        if verdict.outcome is Outcome.VIOLATION:
+            return replace(verdict, notes=(prefix.told(record), *verdict.notes))
     view = View(record)
     numbers = counts(view)
     troubles = _troubles(view)
@@ -179,9 +187,8 @@ def _troubles(view: View) -> list[str]:
     missing = [rank for rank in range(view.topology.size) if rank not in view.ranks]
     if missing:
         troubles.append(f"{named(missing)} left no record")
-    full = [rank.rank for rank in view.ranks.values() if rank.record.overflow]
-    if full:
-        troubles.append(f"the recorder of {named(full)} was full: events are missing")
+    if full := prefix.told(record):
+        troubles.append(full)
     troubles += [text for rank in view.ranks.values() if rank.done for text in _gaps(view, rank)]
     broke = any(rank.record.exit in ("raised", "signal") for rank in view.ranks.values())
     if record.ended in ("finished", "broken") and not (broke or missing or view.all_done):

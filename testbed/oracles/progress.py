@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from testbed.oracles import prefetch_progress
+from testbed.oracles import prefetch_progress, storage_progress
 from testbed.oracles.sides import named, singled_out
 from testbed.oracles.view import QUEUES, RankView, View, acks
 from testbed.verdict import Finding, Outcome
@@ -17,6 +17,12 @@ from testbed.verdict import Finding, Outcome
 NAME = "progress"
 
 _NEVER = ("never", "error")
+_KEPT = {
+    "write": "its lock and its host pages are",
+    "load": "its locks and its device pages are",
+    "backup": "the host lock of its node is",
+    "release": "a host page is",
+}
 
 
 @dataclass
@@ -49,9 +55,13 @@ class Overdue(NamedTuple):
 
 
 def check(view: View) -> Iterable[Finding]:
-    """No ACK waits ready for more than ``progress_within`` steps, and no storage item on every
-    rank of a stage lies longer than that; no prefetch that is complete on every rank is asked about
-    in vain for longer than that.
+    """No ACK waits ready for more than ``progress_within`` steps, and no storage item lies longer
+    than that, on all ranks of a stage or on some alone; no prefetch that is complete on every rank
+    is asked about in vain for longer than that.
+
+    An ACK or a storage item that some ranks alone have can never be completed: its lock and its
+    host pages are kept for good. That too is ``degraded``, for it is what a sound protocol must do:
+    to complete it there would set the ranks apart. The finding says what is lost.
 
     What starves although the last fault ended more than ``progress_within`` steps before the run is
     a violation, told for the step from which on it could have been completed.
@@ -64,8 +74,8 @@ def check(view: View) -> Iterable[Finding]:
         return
     for queue in QUEUES:
         yield from _acks_left(view, queue)
-    for stage in range(view.topology.pp):
-        yield from _items_left(view, stage)
+    for items in storage_progress.lying(view):
+        yield _item_finding(items)
     for waiting in prefetch_progress.overdue(view):
         yield _prefetch_finding(waiting, list(view.ranks))
 
@@ -176,7 +186,7 @@ def _overdue(view: View, place: Place, lives: dict[int, Life | None]) -> Overdue
         if life is None:
             blocking[rank] = f"no ACK of {place.key}"
         elif life.hopeless:
-            blocking[rank] = f"an event that never fires, at or before {place.key},"
+            blocking[rank] = f"{place.key}, or one before it, has an event that never fires"
         elif life.left and rank not in waiting:
             later = True
     if later and not blocking:
@@ -201,7 +211,7 @@ def _finding(queue: str, overdue: list[Overdue]) -> Finding:
     if first.blocking:
         reasons = "; ".join(_by_reason(first.blocking))
         ready = f"ready on {named(first.waiting)} since step {first.since}"
-        text = f"{key} is held back, {ready}: {reasons}"
+        text = f"{key} is held back, {ready}: {reasons}{_kept(queue)}"
         odd = tuple(first.blocking)
     elif first.completed is not None:
         text = (
@@ -222,31 +232,36 @@ def _by_reason(blocking: dict[int, str]) -> Iterator[str]:
         yield f"{reason} on {named([rank for rank, own in blocking.items() if own == reason])}"
 
 
-def _items_left(view: View, stage: int) -> Iterator[Finding]:
-    ranks = view.stage(stage)
-    lying: dict[str, int] = {}
-    for step in view.steps:
-        shares = [rank.at(step) for rank in ranks]
-        sizes = [share.begin.storage for share in shares if share.begin is not None]
-        names = {name for held in sizes for name in held}
-        for name in names | lying.keys():
-            everywhere = all(held.get(name, 0) > 0 for held in sizes)
-            if not everywhere or any(share.taken(name) for share in shares):
-                lying.pop(name, None)
-            else:
-                lying.setdefault(name, step)
-    for name, since in sorted(lying.items()):
-        if view.scenario.steps - since > view.scenario.progress_within:
-            yield _item_finding(name, stage, since, [rank.rank for rank in ranks])
-
-
-def _item_finding(queue: str, stage: int, since: int, ranks: list[int]) -> Finding:
-    did = dict.fromkeys(ranks, f"has items in {queue}, takes none")
-    summary = (
-        f"{queue}: {named(ranks)}: items on all of stage {stage} since step {since}, none taken"
+def _item_finding(items: storage_progress.Lying) -> Finding:
+    queue, since, holding = items.queue, items.since, items.holding
+    did = {rank: f"holds {_counted(count)}, takes none" for rank, count in holding.items()}
+    counts = list(holding.values())
+    told = ", ".join(
+        f"{named([rank for rank, own in holding.items() if own == count])} "
+        f"{'holds' if counts.count(count) == 1 else 'hold'} {_counted(count)}"
+        for count in dict.fromkeys(counts)
     )
-    divergence = singled_out(since, queue, did, ranks)
-    return Finding(NAME, Outcome.DEGRADED, since, tuple(ranks), summary, divergence)
+    summary = f"{queue}: {told} since step {since}, and none is taken"
+    if items.lacking:
+        summary += f": {'; '.join(_by_rank(items.lacking))}{_kept(queue)}"
+    odd = tuple(items.lacking) or tuple(holding)
+    divergence = singled_out(since, queue, did | items.lacking, odd)
+    return Finding(NAME, Outcome.DEGRADED, since, odd, summary, divergence)
+
+
+def _counted(items: int) -> str:
+    return f"{items} item{'s' * (items != 1)}"
+
+
+def _by_rank(reasons: dict[int, str]) -> Iterator[str]:
+    for reason in dict.fromkeys(reasons.values()):
+        yield f"{named([rank for rank, own in reasons.items() if own == reason])} {reason}"
+
+
+def _kept(queue: str) -> str:
+    """What work of that queue holds on to until it is completed, whatever became of it since."""
+    kept = "a page of the pool is" if queue.startswith("sidecar:") else _KEPT.get(queue)
+    return f"; {kept} kept for good" if kept else ""
 
 
 def _prefetch_finding(waiting: prefetch_progress.Waiting, ranks: list[int]) -> Finding:

@@ -14,10 +14,10 @@ def check(view: View) -> Iterable[Finding]:
     queue in a step than every leader-stage rank had ready, from the head on, when the step began.
 
     Events scripted in milliseconds may become ready between the start of the step and the count:
-    they are taken as ready. A leader-stage rank that did not begin the step binds nobody. Nor does
-    any where a scenario has the loop call for a write-back, which waits for events instead. Told
-    are the first step of each rank that completes too early, and of each queue in which a leader
-    is run ahead of.
+    they are taken as ready. Leader-stage ranks that did not reach the step are ignored. What a
+    scripted write-back completes is exempt: it waits for each event instead. The findings are of
+    the first step of each rank that completes too early, and of each queue in which some rank runs
+    ahead of a leader.
     """
     return breaches(NAME, _broken(view))
 
@@ -52,11 +52,10 @@ def _ahead(view: View, queue: str) -> Iterator[Breach]:
         ahead = False
         for rank in view.ranks.values():
             share = rank.at(step)
-            completed = sum(key not in share.written_back for key in share.completed(queue))
-            if completed > ready[slowest]:
-                what = (
-                    f"completed {completed}, leader-stage rank {slowest} has {ready[slowest]} ready"
-                )
+            completed = [key for key in share.completed(queue) if key not in share.written_back]
+            if len(completed) > ready[slowest]:
+                first = completed[ready[slowest]]
+                what = f"completed {first}, which is not ready on leader-stage rank {slowest}"
                 yield Breach(step, queue, rank.rank, what)
                 ahead = True
         if ahead:

@@ -25,9 +25,10 @@ class Seen(NamedTuple):
 def check(view: View) -> Iterable[Finding]:
     """In each step every rank of a stage takes the MIN of what the ranks of that stage hold.
 
-    Checked where the subject promises it, or the scenario claims it. The MIN is bracketed by what
-    was there when the step began and that plus what came during the step (what is left and what was
-    taken tell); waiting for an item of an empty queue means having been told of more than there is.
+    Checked where the subject promises it, or the scenario claims it. The true MIN lies between the
+    length of the queue at the start of the step and that length plus what came during the step,
+    which follows from the items taken and left. A wait for an item of an empty queue is a count
+    greater than the queue.
     """
     if not (view.record.promises.get(NAME) or NAME in view.scenario.claims):
         return
@@ -84,10 +85,7 @@ def _judge(step: int, queue: str, stage: list[Seen]) -> Finding | None:
         return None
     did = {one.rank: _told(one) for one in stage}
     ranks = tuple(one.rank for one in odd)
-    summary = (
-        f"{queue}: {named(ranks)} {_told(odd[0])}; "
-        f"the stage's own MIN is {least}, so the count came from another stage"
-    )
+    summary = f"{queue}: {named(ranks)} {_told(odd[0])}; the stage's own MIN is {least}"
     divergence = singled_out(step, queue, did, ranks)
     return Finding(NAME, Outcome.VIOLATION, step, ranks, summary, divergence)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from testbed import protocols
 from testbed.cache import KVCache, TransferController
 from testbed.errors import BadInput, brief
+from testbed.ownership import claim_class
 from testbed.protocols import Groups
 from testbed.scenario import Call, Scenario
 from testbed.subjects import bugs, face, own, sglang
@@ -35,7 +36,6 @@ __all__ = [
     "make",
     "preload",
     "prepare",
-    "source",
     "versions",
 ]
 
@@ -134,11 +134,6 @@ def versions(name: str) -> dict[str, str]:
     return sglang.versions(name) if sglang.is_lifted(name) else {}
 
 
-def source(name: str) -> str:
-    """The file of a subject of your own, "" for all others: what raises there is the subject's."""
-    return "" if name.startswith(bugs.PREFIX) else own.source_of(name)
-
-
 def make(
     name: str,
     cache: KVCache,
@@ -160,6 +155,7 @@ def make(
             subject = bugs.make(name, cache, controller, groups, storage, sidecars)
         elif own.is_own(name):
             subject = own.find(name)(cache, controller, groups, scenario)
+            claim_class(type(subject))
             face.check(subject)
         else:
             protocol = protocols.make(name, groups)

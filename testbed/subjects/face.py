@@ -5,9 +5,13 @@ told with its class, and not the testbed's.
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from msgspec import json
+
 from testbed.errors import brief
 from testbed.scenario import Call
 from testbed.subjects.base import Calls, Map, Subject
+
+_MOST = 1 << 63  # what a record can hold
 
 MAPS: tuple[Map, ...] = ("write", "load", "backup", "prefetch")
 _MEMBERS = ("promises", *(name for name in vars(Subject) if not name.startswith("_")))
@@ -30,6 +34,13 @@ def check(subject: Subject) -> None:
         raise FaceError(
             f"{_told(subject)}.promises is {brief(subject.promises)}: give a dict, {{}} for nothing"
         )
+    try:
+        json.encode(subject.promises)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FaceError(
+            f"{_told(subject)}.promises is {brief(subject.promises)}: give names and plain values, "
+            f"as JSON has them ({error})"
+        ) from error
 
 
 def pending(subject: Subject) -> dict[Map, list[Any]]:
@@ -62,10 +73,10 @@ def _ids(subject: Subject, told: Mapping[Map, Any], name: Map) -> list[Any]:
 def outstanding_sends(subject: Subject) -> int:
     """How many sends the subject has not waited for yet. Raises FaceError."""
     count: Any = subject.outstanding_sends()
-    if isinstance(count, int):
+    if isinstance(count, int) and 0 <= count < _MOST:
         return count
     raise FaceError(
-        f"{_told(subject)}.outstanding_sends() returned {brief(count)}: give a whole number"
+        f"{_told(subject)}.outstanding_sends() returned {brief(count)}: give a whole number from 0"
     )
 
 

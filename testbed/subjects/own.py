@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from testbed.errors import BadInput, brief
+from testbed.ownership import claim_class, claim_package
 from testbed.subjects.base import Subject
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -37,13 +38,9 @@ def find(name: str) -> Makes:
         raise BadInput(
             f"subject {brief(name)}: {module_name} has nothing to call named {attribute!r}"
         )
+    # What the package raises is the subject's doing, wherever it is installed.
+    claim_package(module_name)
+    if isinstance(made, type):
+        claim_class(made)
     makes: Makes = made
     return makes
-
-
-def source_of(name: str) -> str:
-    """The file of the subject's module, "" for a name of another form. Raises as ``find``."""
-    if not is_own(name):
-        return ""
-    find(name)
-    return importlib.import_module(name.partition(":")[0]).__file__ or ""

@@ -16,6 +16,16 @@ MODEL = "model"
 """Caller of the model's own traffic: no operation of the subject's, but on the same channels."""
 
 
+class Frame(NamedTuple):
+    """One frame of a stack or a traceback, no event of its own. site: ``file.py:12``. is_subjects:
+    whether it runs code of the subject, as seen on the machine where it ran.
+    """
+
+    function: str
+    site: str
+    is_subjects: bool
+
+
 class Begin(NamedTuple):
     """A step starts: what the ACK queues (head first) and storage queues hold before the protocol
     runs.
@@ -228,7 +238,8 @@ class Fired(NamedTuple):
 
 class Raised(NamedTuple):
     """The rank's loop ended by an exception. inside: op name if it came out of a
-    torch.distributed call.
+    torch.distributed call. frames: where it was raised, innermost first; none in older records.
+    trouble: why it is the testbed's own failure, "" where it is the subject's.
     """
 
     step: int
@@ -237,6 +248,8 @@ class Raised(NamedTuple):
     message: str
     traceback: str
     inside: str
+    frames: Sequence[Frame] = ()
+    trouble: str = ""
 
 
 class Final(NamedTuple):

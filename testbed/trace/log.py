@@ -4,7 +4,8 @@ SIGKILL.
 Layout: a header of three 8-byte words (bytes committed, entries dropped, how many of the rank's
 threads are blocked), then entries, each a 4-byte length and that many bytes. An entry counts once
 the first word covers it, so a rank that dies while writing leaves whole entries only.
-The log never wraps: a full one drops what follows and says how much, since oracles need the start.
+The log never wraps: a full one drops all that follows and says how much, since oracles need the
+start. The memory is taken as it is written to: a large log that stays empty costs nothing.
 """
 
 import mmap
@@ -18,15 +19,24 @@ _COMMITTED, _DROPPED, _BLOCKED = range(3)
 _length_of = _LENGTH.pack
 
 
-class SharedLog:
-    """An append-only log of byte entries in anonymous shared memory, ``capacity`` bytes in all."""
+# Linux: pages are not counted against the machine's memory before they are used. Not in ``mmap``.
+_MAP_NORESERVE = 0x4000
 
-    def __init__(self, capacity: int) -> None:
-        self._map = mmap.mmap(-1, capacity)
+
+class SharedLog:
+    """An append-only log of byte entries in anonymous shared memory, ``capacity`` bytes in all, of
+    which the last ``reserve`` are kept for what is appended after ``open_reserve``.
+    """
+
+    def __init__(self, capacity: int, reserve: int = 0) -> None:
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._map = mmap.mmap(-1, capacity, flags=flags)
         self._words = memoryview(self._map)[: _HEADER.size].cast("Q")
-        self._capacity = capacity
         self._end = _HEADER.size
         self._words[_COMMITTED] = self._end
+        self._limit = capacity - reserve
+        self._last_thread = 0
+        self.capacity = capacity
         self._blocked = 0
         self._lock = threading.Lock()
 
@@ -40,8 +50,9 @@ class SharedLog:
         with self._lock:
             at = self._end
             end = at + 4 + len(payload)
-            if end > self._capacity:
+            if end > self._limit and not self._in_reserve(end):
                 words[_DROPPED] += 1
+                self._limit = 0  # a smaller one that still fits would leave a gap before it
                 at = 0
             else:
                 self._map[at:end] = _length_of(len(payload)) + payload
@@ -52,14 +63,25 @@ class SharedLog:
                 words[_BLOCKED] = self._blocked
         return at
 
+    def open_reserve(self) -> None:
+        """Let this thread alone use the rest, for a rank's last words: after a gap if it was
+        full.
+        """
+        self._last_thread = threading.get_ident()
+
+    def _in_reserve(self, end: int) -> bool:
+        return end <= self.capacity and self._last_thread == threading.get_ident()
+
     @property
     def dropped(self) -> int:
         """Entries that found the log full."""
         return self._words[_DROPPED]
 
-    def committed(self) -> bytes:
-        """All committed entries as one block, for sending; ``entries`` takes it apart."""
-        return self._map[_HEADER.size : self._words[_COMMITTED]]
+    def committed(self, known: int = 0) -> bytes:
+        """The committed entries as one block, for sending; ``entries`` takes it apart. known: bytes
+        of the block, whole entries, that are left out at its start.
+        """
+        return self._map[_HEADER.size + known : self._words[_COMMITTED]]
 
     def standing(self) -> tuple[int, int]:
         """(bytes committed, threads that are blocked): two equal answers mean no progress."""

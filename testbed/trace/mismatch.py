@@ -34,7 +34,8 @@ def _does_not_fit(
         return False
     own = {event.name: tuple(event.ranks) for event in events[rank] if isinstance(event, Group)}
     members = own.get(at.group) or members_of(at.group, rank, topology)
-    others = [_entered(events[member], at) for member in members if member != rank]
+    # A subject may name members that the case does not have.
+    others = [_entered(events.get(member, ()), at) for member in members if member != rank]
     return any(other is not None and _face(other) != _face(at) for other in others)
 
 

@@ -11,13 +11,12 @@ DDP's reducer counts as running.
 """
 
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch.library import Library, get_kernel
+from torch.library import Library
 
 from testbed.trace.asked import Asked, of_kernel
 from testbed.trace.guard import tensors_in
@@ -26,9 +25,10 @@ from testbed.trace.works import Pending
 
 _Reducer: Any = torch._C._distributed_c10d.Reducer
 _FUNCTIONAL = "_c10d_functional"
-_WAIT = "wait_tensor"
-# Of the tensors for which kernels are registered.
-_DEVICES = ("CPU", "CUDA")
+# Before every backend, on in every thread and mode, and used by no operator that takes a tensor.
+# Where it goes on from there the interpreter's lock is given up, which gloo's threads may want.
+_KEY = "BackendSelect"
+_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 _ENTRIES = ("_verify_params_across_processes", "_broadcast_coalesced")
 _REDUCTIONS = {"sum", "avg", "product", "min", "max", "band", "bor", "bxor"}
 
@@ -91,32 +91,24 @@ class Native:
             makers = {form.kernel: self._of(form) for form in FORMS if form.kernel}
             self._put("c10d", makers)
 
-    def _put(self, namespace: str, makers: dict[str, Callable[[str, Any], Any]]) -> None:
+    def _put(self, namespace: str, makers: dict[str, Callable[[Any], Any]]) -> None:
         library: Any = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
         self._libraries.append(library)  # what it holds ends with it
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a kernel is replaced, which is meant
-            for name, maker in makers.items():
-                for device in _DEVICES:
-                    try:
-                        kernel = get_kernel(f"{namespace}::{name}", device)
-                    except RuntimeError:  # there is none: monitored_barrier is for CPUs only
-                        continue
-                    library.impl(
-                        name, maker(name, kernel), device, with_keyset=True, allow_override=True
-                    )
+        for name, maker in makers.items():
+            operator = getattr(getattr(torch.ops, namespace), name).default
+            library.impl(name, maker(operator), _KEY, with_keyset=True)
 
-    def _of(self, form: Form) -> Callable[[str, Any], Any]:
-        operator = getattr(torch.ops.c10d, form.kernel).default
-        read = of_kernel(form, operator, self._layer.ranks_of)
+    def _of(self, form: Form) -> Callable[[Any], Any]:
+        def maker(operator: Any) -> Any:
+            read = of_kernel(form, operator, self._layer.ranks_of)
 
-        def maker(_: str, kernel: Any) -> Any:
             def recorded(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+                below = keyset & _BELOW
                 if self._layer.here.inside:
-                    return kernel.call_boxed(keyset, *args, **kwargs)
+                    return operator.redispatch(below, *args, **kwargs)
                 asked = read(args, kwargs)._replace(reduce_op=self._functional.reduce_op)
                 result, pending = self._layer.started(
-                    form, asked, lambda: kernel.call_boxed(keyset, *args, **kwargs)
+                    form, asked, lambda: operator.redispatch(below, *args, **kwargs)
                 )
                 if self._functional.started is not None:
                     self._functional.started.append(pending)
@@ -126,12 +118,13 @@ class Native:
 
         return maker
 
-    def _in_functional(self, name: str, kernel: Any) -> Any:
+    def _in_functional(self, operator: Any) -> Any:
         def waits(keyset: Any, tensor: torch.Tensor) -> Any:
+            below = keyset & _BELOW
             done = self._pending.pop(_place(tensor), [])
             if self._layer.here.inside or not done:
-                return kernel.call_boxed(keyset, tensor)
-            return self._layer.awaited(done[-1], lambda: kernel.call_boxed(keyset, tensor))
+                return operator.redispatch(below, tensor)
+            return self._layer.awaited(done[-1], lambda: operator.redispatch(below, tensor))
 
         def starts(keyset: Any, *args: Any, **kwargs: Any) -> Any:
             self._arm()
@@ -141,14 +134,14 @@ class Native:
             started: list[Pending] = []
             functional.started = started
             try:
-                result = kernel.call_boxed(keyset, *args, **kwargs)
+                result = operator.redispatch(keyset & _BELOW, *args, **kwargs)
             finally:
                 functional.reduce_op, functional.started = "", None
             for tensor in tensors_in(result) if started else ():
                 self._pending[_place(tensor)] = started
             return result
 
-        return waits if name == _WAIT else starts
+        return waits if operator is torch.ops._c10d_functional.wait_tensor.default else starts
 
 
 def _operators(namespace: str) -> list[str]:

@@ -241,6 +241,8 @@ class Scripted:
                 item.found,
                 item.readiness,
             )
+            if operation is None:
+                return  # as a server does: the request goes without
             self._stage.subject.track_prefetch(operation)
             controller.answer_prefetch(operation)
         else:

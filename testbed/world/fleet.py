@@ -63,11 +63,26 @@ _QUIET_AFTER_DEATH_S = 0.04
 _QUIET_S = 0.25
 # How often a case that says nothing is looked at.
 _PROBE_S = 0.02
+# What ranks may record. Memory is taken only as it is used, by all ranks of a case together.
 _LOG_BYTES_PER_STEP = 16 * 1024
-_LOG_BYTES_MIN, _LOG_BYTES_MAX = 1 << 20, 1 << 28
+_LOG_BYTES_MIN, _LOG_BYTES_MAX = 1 << 24, 1 << 28
+_LOG_BYTES_OF_ALL = 1 << 29
 
 EndedHow = Literal["finished", "broken", "deadline", "deadlock"]
 _Standing = dict[int, int]  # rank -> bytes its log has: two equal ones mean no progress
+
+
+@dataclass
+class _Read:
+    """What is known of a running rank's log: its first ``size`` bytes, and the events in them."""
+
+    size: int = 0
+    events: list[Event] = field(default_factory=list)
+
+    def take(self, block: bytes) -> None:
+        """What follows in the log."""
+        self.size += len(block)
+        self.events += map(event_of, entries(block))
 
 
 @dataclass
@@ -84,6 +99,7 @@ class _Case:
     absent: set[int] = field(default_factory=set)  # ranks that their host could not fork
     trouble: list[str] = field(default_factory=list)
     probed: dict[int, Probed] = field(default_factory=dict)
+    read: dict[int, "_Read"] = field(default_factory=dict)
     keys: Keys = field(default_factory=Keys)  # the ranks' store, where they share no folder
 
     @property
@@ -311,7 +327,7 @@ class Fleet:
 
     def _order(self, case: _Case, store: str) -> None:
         scenario = case.scenario
-        wanted = scenario.steps * _LOG_BYTES_PER_STEP
+        wanted = max(scenario.steps * _LOG_BYTES_PER_STEP, _LOG_BYTES_OF_ALL // case.size)
         log_bytes = min(max(wanted, _LOG_BYTES_MIN), _LOG_BYTES_MAX)
         data = to_object(scenario)
         hosts = self._hosts_of(case)
@@ -374,13 +390,15 @@ class Fleet:
     def _events(self, case: _Case) -> dict[int, list[Event]] | None:
         """What every rank's log says as of now; None where a rank has none."""
         self._probe(case, whole=True)
-        blocks = {rank: ended.block for rank, ended in case.ended.items()}
-        blocks |= {rank: probed.block for rank, probed in case.probed.items()}
-        if len(blocks) < case.size:
+        for rank in case.probed.keys() | case.ended.keys():
+            known = case.read.setdefault(rank, _Read())
+            if rank in case.ended:
+                known.take(case.ended[rank].block[known.size :])
+            else:
+                known.take(case.probed[rank].block)
+        if len(case.read) < case.size:
             return None  # a host had no such rank: its trouble is told elsewhere
-        return {
-            rank: [event_of(entry) for entry in entries(block)] for rank, block in blocks.items()
-        }
+        return {rank: known.events for rank, known in case.read.items()}
 
     def _proof(self, case: _Case, events: dict[int, list[Event]]) -> Deadlock | None:
         """Prove a deadlock from the events, then make sure that none of its ranks has moved
@@ -427,7 +445,8 @@ class Fleet:
         EnvironmentFault if a host does not answer.
         """
         case.probed.clear()
-        self._tell(case, Probe(case.number, whole))
+        known = {rank: read.size for rank, read in case.read.items()} if whole else {}
+        self._tell(case, Probe(case.number, whole, known))
         deadline = time.monotonic() + _ANSWER_LIMIT_S
         while not case.all_answered:
             if not self._hear(case, deadline - time.monotonic()):
@@ -562,7 +581,7 @@ def _record(case: _Case, how: EndedHow, wall_ms: float) -> RunRecord:
     trouble = list(case.trouble)
     for ended, rank in zip((case.ended[r.rank] for r in ranks), ranks, strict=True):
         if ended.trouble:
-            trouble.append(f"rank {rank.rank}: {_last_raised(rank.events)}")
+            trouble.append(f"rank {rank.rank}: {_why(rank)}")
     about = next(_abouts(ranks), None)
     return RunRecord(
         scenario=case.scenario,
@@ -585,14 +604,19 @@ def _rank_record(ended: Ended) -> RankRecord:
         overflow=ended.dropped > 0,
         stack=ended.stack,
         output=ended.output,
+        status=ended.status,
+        log_bytes=ended.capacity,
+        frames=tuple(ended.frames),
     )
 
 
-def _last_raised(events: tuple[Event, ...]) -> str:
-    for event in reversed(events):
+def _why(rank: RankRecord) -> str:
+    """Why the testbed's own code failed on it."""
+    for event in reversed(rank.events):
         if isinstance(event, Raised):
-            return f"{event.type}: {event.message}"
-    return "it left without a word"
+            return event.trouble
+    said = rank.output.strip().splitlines()
+    return said[-1] if said else "it ended without a word"
 
 
 def _abouts(ranks: tuple[RankRecord, ...]) -> Iterator[About]:

@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from testbed.death import die_with_parent
 from testbed.errors import BadInput, EnvironmentFault
+from testbed.ownership import of_stack
 from testbed.scenario import Scenario, from_object
 from testbed.trace.log import SharedLog
 from testbed.world import fleet_file
@@ -29,7 +30,7 @@ from testbed.world.far import LOOK_S, FarWire
 from testbed.world.fleet_file import FleetFile
 from testbed.world.interface import interface_of
 from testbed.world.policy import wake_without_preempting
-from testbed.world.seat import BROKE, DONE, EXIT_TROUBLE, GO, READY, RELEASE, RankSeat, RunRank
+from testbed.world.seat import BROKE, DONE, GO, READY, RELEASE, TROUBLE, RankSeat, RunRank
 from testbed.world.wire import (
     Broke,
     Bye,
@@ -51,6 +52,8 @@ from testbed.world.wire import (
 _INTERFACE_ENV = "GLOO_SOCKET_IFNAME"
 _STACK_LIMIT_S = 0.25
 _OUTPUT_LIMIT = 64 * 1024
+# What is kept of each rank's log for its last words, which are bounded.
+_LOG_RESERVE = 256 * 1024
 
 
 @dataclass
@@ -67,6 +70,7 @@ class Child:
     keys: Wire | None = None  # its calls on a store that the controller holds
     done: bool = False
     broke: bool = False
+    trouble: bool = False  # the testbed's own code failed
     paused: bool = False  # by somebody else, when it was to be frozen
     stopped: bool = False
 
@@ -139,7 +143,7 @@ class Host:
         elif isinstance(message, Release) and message.case == self._case:
             self._tell(RELEASE)
         elif isinstance(message, Probe) and message.case == self._case:
-            self._probe(message.whole)
+            self._probe(message)
         elif isinstance(message, Freeze) and message.case == self._case:
             self._freeze()
         elif isinstance(message, Stop) and message.case == self._case:
@@ -169,25 +173,31 @@ class Host:
                 )
 
     def _fork(self, scenario: Scenario, rank: int, order: RunCase) -> Child:
-        log = SharedLog(order.log_bytes)
+        log = SharedLog(order.log_bytes, _LOG_RESERVE)
         ours, theirs = socket.socketpair()
         keys = None if order.store else socket.socketpair()
         output_fd, stack_fd = os.memfd_create("output"), os.memfd_create("stack")
         host = os.getpid()
         pid = os.fork()
         if pid == 0:
-            die_with_parent(host)
-            wake_without_preempting()
-            self._wire.close()
-            ours.close()
-            os.dup2(output_fd, 1)
-            os.dup2(output_fd, 2)
-            theirs_keys = keys[1] if keys else None
-            self._run_rank(
-                RankSeat(
-                    scenario, rank, order.case, order.store, theirs_keys, log, theirs, stack_fd
+            try:
+                os.dup2(output_fd, 1)
+                os.dup2(output_fd, 2)
+                die_with_parent(host)
+                wake_without_preempting()
+                self._wire.close()
+                ours.close()
+                theirs_keys = keys[1] if keys else None
+                self._run_rank(
+                    RankSeat(
+                        scenario, rank, order.case, order.store, theirs_keys, log, theirs, stack_fd
+                    )
                 )
-            )
+            except BaseException:  # noqa: BLE001 -- told; what follows is the host's life
+                traceback.print_exc()
+                theirs.sendall(TROUBLE)
+            finally:
+                os._exit(1)
         theirs.close()
         child = Child(rank, pid, os.pidfd_open(pid), log, ours, output_fd, stack_fd)
         if keys:
@@ -207,6 +217,8 @@ class Host:
         elif said == BROKE:
             child.broke = True
             self._wire.send(Broke(self._case, child.rank))
+        elif said == TROUBLE:
+            child.trouble = True
         else:  # the link closed: the pidfd tells how the rank ended
             self._selector.unregister(child.link)
 
@@ -235,10 +247,10 @@ class Host:
             except OSError:  # it is gone already; its pidfd tells
                 continue
 
-    def _probe(self, whole: bool) -> None:
+    def _probe(self, order: Probe) -> None:
         for child in self._children.values():
             committed, blocked = child.log.standing()
-            block = child.log.committed() if whole else b""
+            block = child.log.committed(order.known.get(child.rank, 0)) if order.whole else b""
             self._wire.send(Probed(self._case, child.rank, committed, blocked > 0, block))
 
     def _freeze(self) -> None:
@@ -271,12 +283,14 @@ class Host:
         if self._children.get(child.rank) is not child:
             return
         del self._children[child.rank]
-        _, status = os.waitpid(child.pid, 0)
-        exit_kind, signum, trouble = _how_it_ended(child, status)
+        _, wait_status = os.waitpid(child.pid, 0)
+        _hear_out(child)
+        exit_kind, signum, status = _how_it_ended(child, wait_status)
         for fd in (child.link, child.pidfd, child.keys):
             if fd is not None and fd in self._selector.get_map():
                 self._selector.unregister(fd)
         stack = _slurp(child.stack_fd)
+        stack = "" if child.broke else stack
         ended = Ended(
             case=self._case,
             rank=child.rank,
@@ -284,23 +298,39 @@ class Host:
             signal=signum,
             dropped=child.log.dropped,
             block=child.log.committed(),
-            stack="" if child.broke else stack,
+            stack=stack,
             output=_slurp(child.output_fd),
-            trouble=trouble,
+            trouble=child.trouble,
+            status=status,
+            capacity=child.log.capacity,
+            frames=of_stack(stack),
         )
         child.close()
         self._wire.send(ended)
 
 
-def _how_it_ended(child: Child, status: int) -> tuple[str, int, bool]:
-    if os.WIFSIGNALED(status):
+def _hear_out(child: Child) -> None:
+    """What an ended rank has said and nobody has heard yet."""
+    with contextlib.suppress(BlockingIOError, ConnectionError):
+        said = child.link.recv(64, socket.MSG_DONTWAIT)
+        child.broke |= BROKE in said
+        child.trouble |= TROUBLE in said
+
+
+def _how_it_ended(child: Child, wait_status: int) -> tuple[str, int, int]:
+    """Its exit and signal as RankRecord has them, and its exit status: -1 unless it ended its own
+    process without a word.
+    """
+    if os.WIFSIGNALED(wait_status):
         if child.stopped:
-            return "raised" if child.broke else "paused" if child.paused else "stopped", 0, False
-        return "signal", os.WTERMSIG(status), False
-    code = os.WEXITSTATUS(status)
-    if code == 0 and child.done:
-        return "done", 0, False
-    return "raised", 0, code == EXIT_TROUBLE
+            return "raised" if child.broke else "paused" if child.paused else "stopped", 0, -1
+        return "signal", os.WTERMSIG(wait_status), -1
+    status = os.WEXITSTATUS(wait_status)
+    if child.broke or child.trouble:
+        return "raised", 0, -1
+    if child.done and status == 0:
+        return "done", 0, -1
+    return "raised", 0, status
 
 
 def _is_stopped(pid: int) -> bool:
@@ -309,7 +339,14 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _slurp(fd: int) -> str:
-    text = os.pread(fd, _OUTPUT_LIMIT, 0).decode(errors="replace")
+    """The file's text, without its middle if it is long; closes it."""
+    size = os.fstat(fd).st_size
+    if size <= _OUTPUT_LIMIT:
+        text = os.pread(fd, size, 0).decode(errors="replace")
+    else:
+        half = _OUTPUT_LIMIT // 2
+        head, tail = (os.pread(fd, half, at).decode(errors="replace") for at in (0, size - half))
+        text = f"{head}\n[{size - 2 * half} bytes left out]\n{tail}"
     os.close(fd)
     return text
 

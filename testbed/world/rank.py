@@ -8,25 +8,20 @@ import faulthandler
 import os
 import platform
 import signal
-import traceback
 from typing import NoReturn
 
 import torch
 
 from testbed import __version__, subjects
-from testbed.cache import TransferController
 from testbed.device import CPU
-from testbed.errors import EnvironmentFault
 from testbed.events import Clock
-from testbed.subjects import sglang
 from testbed.trace.events import About, Raised
 from testbed.trace.recorder import LogRecorder
 from testbed.trace.shim import Shim
 from testbed.workloads.assemble import assemble
+from testbed.world.blame import last_words, trouble_of
 from testbed.world.meet import meet
-from testbed.world.seat import BROKE, DONE, EXIT_RAISED, EXIT_TROUBLE, GO, READY, RankSeat
-
-_SUBJECT_ROOMS = ("/testbed/protocols/", "/testbed/subjects/", "/testbed/faults/")
+from testbed.world.seat import BROKE, DONE, GO, READY, TROUBLE, RankSeat
 
 
 def run_rank(seat: RankSeat) -> NoReturn:
@@ -53,16 +48,18 @@ def run_rank(seat: RankSeat) -> NoReturn:
         for _ in range(scenario.steps):
             context.run_step()
         context.finish()
+        _stay(seat, DONE)
     except BaseException as error:  # noqa: BLE001 -- recorded, and the process ends below
-        told = "".join(traceback.format_exception(error))
         inside = shim.failed_op(error) if shim is not None else ""
-        recorder.add(Raised, type(error).__name__, str(error), told, inside)
         # Out of a torch.distributed call: the model's traffic meets the subject's mistakes too.
-        if not (inside or by_subject(error, seat.scenario.subject)):
-            os._exit(EXIT_TROUBLE)
-        _stay(seat, BROKE)  # inside the except: what the frames hold stays alive, sends above all
-        os._exit(EXIT_RAISED)
-    _stay(seat, DONE)
+        trouble = "" if inside else trouble_of(error, seat.scenario.subject)
+        words = last_words(error)
+        seat.log.open_reserve()
+        recorder.add(Raised, *words[:3], inside, words.frames, trouble)
+        if trouble:
+            seat.link.sendall(TROUBLE)
+        else:
+            _stay(seat, BROKE)  # in the except: what the frames hold stays alive, sends above all
     os._exit(0)
 
 
@@ -81,22 +78,3 @@ def _versions(subject: str) -> dict[str, str]:
         "python": platform.python_version(),
         **subjects.versions(subject),
     }
-
-
-def by_subject(error: BaseException, subject: str) -> bool:
-    """Whether the exception is the subject's fault. One that never passed through its code is the
-    testbed's own, and so is a release that cannot be lifted.
-    """
-    if isinstance(error, EnvironmentFault):
-        return False
-    # Lifted code that asks our stand-in for a name of its own controller: not its fault either.
-    if isinstance(error, AttributeError) and isinstance(error.obj, TransferController):
-        return not sglang.is_lifted(subject)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = subjects.source(subject)
-    return any(
-        (own and frame.filename == own)
-        or frame.filename.startswith("sglang")
-        or any(room in frame.filename for room in _SUBJECT_ROOMS)
-        for frame in frames
-    )

@@ -1,5 +1,5 @@
 """What a host and the rank it forks agree on: the seat the rank is given, the bytes on their
-link, exit codes.
+link.
 """
 
 import socket
@@ -10,13 +10,11 @@ from typing import NoReturn
 from testbed.scenario import Scenario
 from testbed.trace.log import SharedLog
 
-# rank -> host: groups and cache are built; the loop is left in order; the subject raised.
+# rank -> host: groups and cache are built; the loop is left in order; the subject raised; the
+# testbed's own code failed, and the rank ends. An exit status says nothing: the subject chooses it.
 # host -> rank: begin; exit.
-READY, DONE, BROKE = b"r", b"d", b"b"
+READY, DONE, BROKE, TROUBLE = b"r", b"d", b"b", b"t"
 GO, RELEASE = b"g", b"x"
-
-# Exit status of a rank whose loop an exception ended: out of the subject, or out of the testbed.
-EXIT_RAISED, EXIT_TROUBLE = 81, 82
 
 
 @dataclass(frozen=True)

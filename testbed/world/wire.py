@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from testbed.trace.events import Frame
+
 MAX_MESSAGE = 1 << 30
 _LENGTH = struct.Struct("<I")
 
@@ -106,8 +108,9 @@ class Stop(Message, frozen=True, tag=True):
 
 class Ended(Message, frozen=True, tag=True):
     """host -> controller: the rank's process is gone. exit, signal: as in RankRecord. block: its
-    log. output: what it printed. trouble: it ended by an exception of the testbed's own code,
-    not the subject's.
+    log. output: what it printed. trouble: it ended by a failure of the testbed's own code, not the
+    subject's. status: of a process that ended without a word on the link, else -1. capacity: bytes
+    that the log can hold. frames: of ``stack``, innermost first.
     """
 
     case: int
@@ -119,18 +122,24 @@ class Ended(Message, frozen=True, tag=True):
     stack: str
     output: str
     trouble: bool
+    status: int = -1
+    capacity: int = 0
+    frames: list[Frame] = []
 
 
 class Probe(Message, frozen=True, tag=True):
-    """controller -> host: how far are your ranks? whole: send their logs along."""
+    """controller -> host: how far are your ranks? whole: send their logs along, of each rank from
+    the byte on that ``known`` has for it.
+    """
 
     case: int
     whole: bool
+    known: dict[int, int] = {}
 
 
 class Probed(Message, frozen=True, tag=True):
-    """host -> controller: bytes its rank's log has, whether the rank is blocked, the log if
-    asked for.
+    """host -> controller: bytes its rank's log has, whether the rank is blocked, the part of the
+    log that was asked for.
     """
 
     case: int

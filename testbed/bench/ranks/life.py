@@ -3,7 +3,6 @@
 import faulthandler
 import os
 import signal
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -16,8 +15,9 @@ from testbed.bench.ranks.place import Place
 from testbed.events import Clock
 from testbed.trace.events import Measured, Raised
 from testbed.trace.recorder import LogRecorder
+from testbed.world.blame import last_words
 from testbed.world.meet import meet
-from testbed.world.seat import DONE, EXIT_TROUBLE, GO, READY, RankSeat
+from testbed.world.seat import DONE, GO, READY, TROUBLE, RankSeat
 
 Figures = Iterator[dict[str, Any]]
 """What a loop yields: one entry a round, sent home at once."""
@@ -38,9 +38,12 @@ def run_rank(seat: RankSeat) -> NoReturn:
         for entry in figures():
             recorder.add(Measured, what, entry)
     except BaseException as error:  # noqa: BLE001 -- recorded, and the process ends below
-        told = "".join(traceback.format_exception(error))
-        recorder.add(Raised, type(error).__name__, str(error), told, "")
-        os._exit(EXIT_TROUBLE)
+        words = last_words(error)
+        trouble = f"{words.type}: {words.message}"
+        seat.log.open_reserve()
+        recorder.add(Raised, *words[:3], "", words.frames, trouble)
+        seat.link.sendall(TROUBLE)
+        os._exit(0)
     # An exit now would cut connections that slower ranks still read from.
     seat.link.sendall(DONE)
     seat.link.recv(1)

@@ -17,15 +17,17 @@ from testbed.scenario import Call, Scenario
 from testbed.subjects.base import Need
 from testbed.subjects.sglang import checkout, names, releases
 from testbed.subjects.sglang.hiradix import HIRADIX, HiRadixSubject
-from testbed.subjects.sglang.lift import LiftError, Unliftable
+from testbed.subjects.sglang.lift import LiftError, Unliftable, is_only_read
 from testbed.subjects.sglang.lifted import CacheClass, Lifted, has_class, lift
 from testbed.subjects.sglang.names import RELEASE, is_lifted
+from testbed.subjects.sglang.seams import AbsentAttribute
 from testbed.subjects.sglang.source import Source
 from testbed.subjects.sglang.subject import LiftedSubject
 from testbed.subjects.sglang.unified import UNIFIED, UnifiedSubject
 
 __all__ = [
     "RELEASE",
+    "AbsentAttribute",
     "Unliftable",
     "cached",
     "check",
@@ -36,6 +38,7 @@ __all__ = [
     "lifted",
     "make",
     "meets",
+    "nobody_gives",
     "offers",
     "versions",
 ]
@@ -196,6 +199,16 @@ def meets(name: str) -> Collection[Need]:
 def versions(name: str) -> dict[str, str]:
     """Where the lifted code comes from, for the record."""
     return lifted(name).source.versions()
+
+
+def nobody_gives(name: str, attribute: str) -> bool:
+    """Whether it is certain that no file of the subject's source can give an object of its own that
+    attribute. Of a release only some files are at hand, so it never is.
+    """
+    parsed = names.parse(name)
+    if parsed.kind == "release":
+        return False
+    return is_only_read(attribute, checkout.find(parsed.where).mentioning(attribute))
 
 
 def make(

@@ -1,14 +1,20 @@
 """Our tree for lifted code that addresses nodes by id and asks a ``tree_core`` about them."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from testbed.cache import KVCache, PrefetchKey
 from testbed.cache.pools import TokenPool
-from testbed.subjects.sglang.seams import TICKET, HostInserted, Seams, Ticket, insert_on_host
+from testbed.subjects.sglang.seams import (
+    TICKET,
+    HostInserted,
+    Seams,
+    StandIn,
+    Ticket,
+    insert_on_host,
+)
 
 
 class IdSeams(Seams):
@@ -70,11 +76,11 @@ class TreeCore:
     def commit_hicache_transfers(self, *_: Any, **__: Any) -> None:
         """What the components have of a transfer: there are none."""
 
-    def build_storage_backup_spec(self, node_id: int, _with_prefix_keys: bool) -> SimpleNamespace:
+    def build_storage_backup_spec(self, node_id: int, _with_prefix_keys: bool) -> StandIn:
         """What of the node goes to storage: host_value are token indices, int64."""
         node = self._cache.node(node_id)
         assert node.host_pages is not None, "its write has just been completed"
-        return SimpleNamespace(
+        return StandIn(
             host_value=TokenPool(self._cache.host, self.page_size).tokens_of(node.host_pages),
             token_ids=list(node.blocks),
             hash_value=[node.key],

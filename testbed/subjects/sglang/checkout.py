@@ -6,6 +6,7 @@ the commit it is at where git knows one, and a SHA-256 over the files that were 
 
 import hashlib
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from testbed.errors import BadInput, EnvironmentFault
@@ -41,6 +42,13 @@ class Checkout:
             except (OSError, UnicodeDecodeError) as error:
                 raise EnvironmentFault(f"{self.told(path)}: cannot be read ({error})") from error
         return self._texts[path]
+
+    def mentioning(self, word: str) -> Iterator[str]:
+        """Texts of all files of the package, read or not, in which ``word`` occurs."""
+        for file in sorted(self._package.rglob("*.py")):
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if word in text:
+                yield text
 
     def told(self, path: str) -> str:
         """``sglang@/abs/folder/srt/mem_cache/...``."""

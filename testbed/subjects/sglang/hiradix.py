@@ -6,7 +6,6 @@ decides of a tree walk (which node to write, to load, to evict) is the workload'
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from testbed.subjects.sglang.by_node import (
 )
 from testbed.subjects.sglang.lift import LiftedClass
 from testbed.subjects.sglang.lifted import CacheClass
-from testbed.subjects.sglang.seams import Seams, insert_on_host
+from testbed.subjects.sglang.seams import Seams, StandIn, insert_on_host
 from testbed.subjects.sglang.subject import LiftedSubject
 
 _ROOTS = (
@@ -94,7 +93,7 @@ HIRADIX = CacheClass(
     seams=_seams,
     controller_optional=False,  # it makes one itself, whatever it is made with
     # Where events are sent that nobody follows, and a controller of models that none of ours is.
-    stand_ins={"StorageMedium": SimpleNamespace(CPU="CPU"), "HybridCacheController": _OtherModels},
+    stand_ins={"StorageMedium": StandIn(CPU="CPU"), "HybridCacheController": _OtherModels},
 )
 
 
@@ -114,7 +113,7 @@ class HiRadixSubject(LiftedSubject):
             "enable_storage": scenario.storage,
             "enable_storage_metrics": False,
             "hicache_storage_pass_prefix_keys": False,
-            "kv_events": SimpleNamespace(record_store=_unheard),
+            "kv_events": StandIn(record_store=_unheard),
             **self._timeout(scenario.prefetch.timeout_steps),
         }
 
@@ -123,7 +122,7 @@ class HiRadixSubject(LiftedSubject):
         methods = self._lifted.cache.methods
         check = "_prefetch_timeout_check_linear_func"
         return {
-            "prefetch_timeout_config": SimpleNamespace(base=steps, max=steps, per_ki_token=0),
+            "prefetch_timeout_config": StandIn(base=steps, max=steps, per_ki_token=0),
             **({"is_prefetch_timeout": getattr(self._engine, check)} if check in methods else {}),
         }
 

@@ -29,10 +29,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from testbed.errors import BadInput, EnvironmentFault
+from testbed.ownership import claim_file
 from testbed.subjects.sglang.names import PACKAGE
 from testbed.subjects.sglang.source import Source
 
 _REAL = frozenset(sys.stdlib_module_names) | {"torch", "msgspec"}
+_STAR = "*"
 _ANNOTATIONS_ARE_TEXT = __future__.annotations.compiler_flag
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -124,11 +126,14 @@ class Module:
         self.name = name
         self.told = library.source.told(path)
         text = library.source.read(path)
-        self._defined = dict(_definitions(ast.parse(text)))
+        tree = ast.parse(text)
+        self._defined = dict(_definitions(tree))
+        self._bound_otherwise = _bound_at_top(tree) - self._defined.keys()
         self._coming: set[str] = set()
         self.namespace = _Namespace(self._bring)
         self.namespace["__name__"] = self._register()
         _show_lines_in_tracebacks(self.told, text)
+        claim_file(self.told)
 
     def has(self, name: str) -> bool:
         """Whether the file defines or imports ``name`` at its top level."""
@@ -198,6 +203,10 @@ class Module:
     def _bring(self, name: str) -> Any:
         node = self._defined.get(name)
         if node is None:
+            if name in self._bound_otherwise or (
+                _STAR in self._bound_otherwise and not hasattr(builtins, name)
+            ):
+                raise LiftError(f"{self.told}: {name} is bound in a way that is not lifted")
             raise KeyError(name)
         if name in self._coming:
             raise LiftError(f"{self.told}: lifting {name} needs {name} itself first")
@@ -309,6 +318,47 @@ def _defined_by(node: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:
         for item in (*node.body, *node.orelse):
             for name, inner in _defined_by(item):
                 yield name, inner if for_types else node
+
+
+def _bound_at_top(tree: ast.Module) -> set[str]:
+    """Every name that running the file binds in it, however it does; _STAR for a star import."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Function | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(map(_bound_name, node.names))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif not isinstance(node, ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+    return names
+
+
+def is_only_read(name: str, texts: Iterable[str]) -> bool:
+    """Whether all that the files do with ``name`` is to read it as an attribute, so that none of
+    them can give an object that attribute. False for a file that cannot be parsed.
+    """
+    for text in texts:
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            return False
+        if any(_gives(name, node) for node in ast.walk(tree)):
+            return False
+    return True
+
+
+def _gives(name: str, node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr == name and not isinstance(node.ctx, ast.Load)
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value == name  # setattr, __slots__
+    # Definitions, names and parameters, imports, keywords: anything may come to be an attribute.
+    held = (getattr(node, field, None) for field in ("name", "id", "arg", "asname"))
+    return name in held
 
 
 def _bound_name(alias: ast.alias) -> str:

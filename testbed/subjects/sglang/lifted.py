@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from testbed.subjects.sglang import step_time
+from testbed.subjects.sglang import step_time, storage
 from testbed.subjects.sglang.adapters import Adapter, adapter_of
 from testbed.subjects.sglang.lift import Library, LiftedClass, LiftError, Module
 from testbed.subjects.sglang.seams import Seams, cut_by
@@ -35,7 +35,8 @@ class CacheClass:
 class Lifted:
     """cache: the class cut down, without state. engine: that class over our seams. module: the file
     that it comes from. ack: makes the source's own ACK tuple, as ``TransferController.make_ack``.
-    prefetch_ack: likewise ``TransferController.make_prefetch_ack``, None where there is none.
+    storage: the cache controller's class cut down to its storage threads, where the source tells of
+    fetched pages by ACKs.
     """
 
     source: Source
@@ -43,7 +44,7 @@ class Lifted:
     engine: type
     module: Module
     ack: Callable[..., Any]
-    prefetch_ack: Callable[..., Any] | None
+    storage: LiftedClass | None
     adapter: Adapter
 
 
@@ -60,7 +61,12 @@ def has_class(source: Source, wanted: CacheClass) -> bool:
 
 def lift(source: Source, wanted: CacheClass) -> Lifted:
     """Raises LiftError naming what of which file is missing."""
-    replaced = {"rank_consensus": _undecorated, "time": step_time, **wanted.stand_ins}
+    replaced = {
+        "rank_consensus": _undecorated,
+        "time": step_time,
+        "STORAGE_BATCH_SIZE": storage.BATCH_PAGES,
+        **wanted.stand_ins,
+    }
     library = Library(source, replaced)
     module = library.module(wanted.module)
     seams = wanted.seams(module.attributes_of_self(wanted.name))
@@ -72,8 +78,17 @@ def lift(source: Source, wanted: CacheClass) -> Lifted:
     adapter = adapter_of(cache)
     controller = library.module(CONTROLLER_MODULE)
     ack = _with_known_fields(controller.get("HiCacheAck"))
-    prefetch_ack = controller.get("PrefetchAck") if adapter.prefetch_acks else None
-    return Lifted(source, cache, engine, module, ack, prefetch_ack, adapter)
+    threads = _storage_threads(controller) if adapter.prefetch_acks else None
+    return Lifted(source, cache, engine, module, ack, threads, adapter)
+
+
+def _storage_threads(controller: Module) -> LiftedClass:
+    threads = controller.lift_class(
+        "HiCacheController", storage.ROOTS, cut_by(storage.StorageSeams)
+    )
+    if storage.READS not in threads.methods:
+        raise LiftError(f"HiCacheController in {controller.told} has no {storage.READS}")
+    return threads
 
 
 def _with_known_fields(ack: Any) -> Callable[..., Any]:

@@ -3,6 +3,7 @@ lifted code calls.
 """
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,12 @@ from testbed.subjects.sglang.lift import LiftError
 
 class AbsentAttribute(LiftError, AttributeError):
     """Lifted code read an attribute that the testbed does not give it."""
+
+
+class StandIn(SimpleNamespace):
+    """An object of SGLang's of which lifted code reads a few attributes. A class of our own, so
+    that what it lacks is known to be the testbed's lack.
+    """
 
 
 class Ticket:
@@ -52,8 +59,10 @@ class Seams:
 
     def __getattr__(self, name: str) -> Any:
         raise AbsentAttribute(
-            f"subject {self.__dict__.get('_subject')}: its code reads self.{name}, which neither "
-            f"its class in {self.__dict__.get('_file')} has nor the testbed gives it"
+            f"subject {self.__dict__.get('_subject')}: self.{name} is unknown to its class in "
+            f"{self.__dict__.get('_file')} and to the testbed; if {name} is yours, it is missing; "
+            "if it is SGLang's, tell us",
+            name=name,
         )
 
     def evict_host(self, num_tokens: int, *_: Any, **__: Any) -> int:

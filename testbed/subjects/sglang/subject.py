@@ -9,8 +9,9 @@ from testbed.protocols import Groups
 from testbed.scenario import Call, Scenario
 from testbed.subjects.base import Calls, Map
 from testbed.subjects.sglang import step_time
-from testbed.subjects.sglang.lifted import Lifted
+from testbed.subjects.sglang.lifted import CONTROLLER_MODULE, Lifted
 from testbed.subjects.sglang.seams import place
+from testbed.subjects.sglang.storage import ReducedFetch, sync_groups
 
 
 class LiftedSubject:
@@ -59,10 +60,15 @@ class LiftedSubject:
             setattr(engine, name, value)
         if controller is not None:
             controller.make_ack = lifted.ack
-            controller.make_prefetch_ack = lifted.prefetch_ack
             controller.revokes = lifted.adapter.revoke_queue
             controller.allocates_first = lifted.adapter.allocates_first
             step_time.follow(controller)
+        if scenario.storage and lifted.storage is not None:
+            # On a rank without a controller too: its peers make them with it.
+            over = sync_groups(groups)
+            if controller is not None:
+                told = (lifted.source.name, CONTROLLER_MODULE)
+                controller.fetch = ReducedFetch(lifted.storage, told, controller, groups, over)
         # Bound here and not wrapped, so that recorded callers begin with the release's own
         # function.
         self.check_hicache_events = engine.check_hicache_events
