@@ -7,13 +7,12 @@ import importlib
 import os
 import platform
 import signal
-import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 
-from testbed import __version__
+from testbed import __version__, ownership
 from testbed.events import Clock
 from testbed.programs.breaks import install
 from testbed.programs.place import take_place
@@ -21,7 +20,8 @@ from testbed.programs.plan import parts_of, plan_of
 from testbed.trace.events import About, Begin, End, Final, Measured, Raised
 from testbed.trace.recorder import LogRecorder
 from testbed.trace.shim import Shim
-from testbed.world.seat import BROKE, DONE, EXIT_RAISED, EXIT_TROUBLE, GO, READY, RankSeat
+from testbed.world.blame import last_words
+from testbed.world.seat import BROKE, DONE, GO, READY, TROUBLE, RankSeat
 
 RESULT, BROKEN = "result", "break"
 """Kinds of Measured: what the program returned, under ``value``; a damage that took effect."""
@@ -52,8 +52,9 @@ def run_rank(seat: RankSeat) -> NoReturn:
             lambda told: recorder.add(Measured, BROKEN, {"call": told}),
         )
     except BaseException as error:  # noqa: BLE001 -- recorded, and the process ends below
-        _raised(recorder, error, "")
-        os._exit(EXIT_TROUBLE)
+        _raised(seat, recorder, error, trouble=f"{type(error).__name__}: {error}")
+        seat.link.sendall(TROUBLE)
+        os._exit(0)
     try:
         program = _loaded(seat.scenario.subject)
         seat.link.sendall(READY)
@@ -63,13 +64,13 @@ def run_rank(seat: RankSeat) -> NoReturn:
         recorder.add(Begin, [], [], {})
         result = program(**plan.args)
         recorder.add(Measured, RESULT, {"value": result})
+        recorder.add(End, [], [], [], [], {}, 0, [0, 0], 0)
+        recorder.add(Final, _NO_POOL, _NO_POOL, [0, 0], [0, 0], {}, 0)
+        _stay(seat, DONE)
     except BaseException as error:  # noqa: BLE001 -- the program's own, as it may be any
-        _raised(recorder, error, shim.failed_op(error) if shim is not None else "")
-        _stay(seat, BROKE)  # inside the except: what the frames hold stays alive, sends above all
-        os._exit(EXIT_RAISED)
-    recorder.add(End, [], [], [], [], {}, 0, [0, 0], 0)
-    recorder.add(Final, _NO_POOL, _NO_POOL, [0, 0], [0, 0], {}, 0)
-    _stay(seat, DONE)
+        inside = shim.failed_op(error) if shim is not None else ""
+        _raised(seat, recorder, error, inside)
+        _stay(seat, BROKE)  # in the except: what the frames hold stays alive, sends above all
     os._exit(0)
 
 
@@ -83,12 +84,16 @@ def _recording(recorder: LogRecorder, rank: int) -> Shim:
 def _loaded(named: str) -> Callable[..., Any]:
     module, function = parts_of(named)
     program: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    ownership.claim_package(module)  # wherever it is installed, it is what is looked at
     return program
 
 
-def _raised(recorder: LogRecorder, error: BaseException, inside: str) -> None:
-    told = "".join(traceback.format_exception(error))
-    recorder.add(Raised, type(error).__name__, str(error), told, inside)
+def _raised(
+    seat: RankSeat, recorder: LogRecorder, error: BaseException, inside: str = "", trouble: str = ""
+) -> None:
+    words = last_words(error)
+    seat.log.open_reserve()
+    recorder.add(Raised, *words[:3], inside, words.frames, trouble)
 
 
 def _stay(seat: RankSeat, word: bytes) -> None:
