@@ -87,7 +87,7 @@ matrix: $(READY) ## every cached SGLang release under the scenarios with a publi
 soak: $(READY) ## 1,000 random sound scenarios, in which nothing may be found
 	$(PY) -m testbed.soak --world $(WORLD) $(call option,--subject,$(SUBJECT))
 
-soak-faults: $(READY) ## 200 process faults on one fleet: every verdict, latency, memory, what is left
+soak-faults: $(READY) ## process faults on one fleet, attacks on whole commands: verdicts, what is left
 	$(PY) -m testbed.soak_faults --world $(WORLD)
 
 test-nccl: $(READY) ## the cases over NCCL, a GPU per rank; skipped where there is no GPU

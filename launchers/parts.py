@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from testbed.errors import printable
+
 State = Literal["ok", "skipped", "failed"]
 
 SKIPPED = ": skipped: "
@@ -49,7 +51,7 @@ def run_part(
         except FileNotFoundError as error:
             out.write(f"{error}\n".encode())
             status = 127
-    told = last_words(log)
+    told = printable(last_words(log))
     state: State = "failed" if status else "skipped" if SKIPPED in told else "ok"
     return Part(name, state, time.monotonic() - began, told, log)
 

@@ -4,7 +4,11 @@
 holds: when it closes (the controller ended, however), torchrun is ended. When torchrun ends, its
 hosts, which run MODULE, end by their parent-death signal, and the last line it said goes to
 standard output, for the controller. FOLDER, which holds all temporary files of the fleet, is
-removed once the controller lets go.
+removed once the controller lets go. Whatever torchrun started and left behind is ended, too.
+
+torchrun listens nowhere. Its rendezvous is a file in FOLDER, which only its owner may enter: over
+TCP it would listen on every interface, and run whatever code a stranger sends there. Its agent
+shares no store with the hosts, who need none.
 """
 
 import os
@@ -13,82 +17,100 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from testbed.death import die_with_parent
+from testbed.death import MARK, adopt_orphans, die_with_parent, end_marked
 
 _TERM_GRACE_S = 0.5
 
 
-def torchrun_command(
-    hosts: int,
-    module: str,
-    *,
-    nodes: int = 1,
-    endpoint: str = "127.0.0.1:0",
-    own_address: str = "127.0.0.1",
-    more: Sequence[str] = (),
-) -> list[str]:
-    """torchrun for one machine: ``hosts`` workers that run ``module``, by default with a rendezvous
-    of its own on a port that the kernel chooses. endpoint: HOST:PORT of the rendezvous, for several
-    nodes.
+def torchrun_command(hosts: int, program: Sequence[str], folder: Path) -> list[str]:
+    """torchrun with ``hosts`` workers that run ``program``, torchrun's own last words
+    (``-m MODULE``). folder: private and empty, for its rendezvous.
     """
     return [
         sys.executable,
         "-m",
         "torch.distributed.run",
-        f"--nnodes={nodes}",
+        "--nnodes=1",
         f"--nproc-per-node={hosts}",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={endpoint}",
-        f"--local-addr={own_address}",
+        "--rdzv-conf=store_type=file",
+        f"--rdzv-endpoint={folder / 'rendezvous'}",
+        "--rdzv-id=testbed",
+        "--local-addr=127.0.0.1",
         "--max-restarts=0",
         "--monitor-interval=0.1",
-        *more,
-        "-m",
-        module,
+        *program,
     ]
 
 
 def torchrun_environment(folder: Path) -> dict[str, str]:
-    """The hosts' environment: one thread each, loopback only, temporary files inside ``folder``."""
+    """Of torchrun and the hosts: one thread each, temporary files inside ``folder``, and the mark
+    by which they are found when they have lost their parents.
+    """
     return {
         **os.environ,
+        MARK: str(folder),
+        # Else the agent listens for its workers' sake, on every interface.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "RES_OPTIONS": "timeout:1 attempts:1",
         "TMPDIR": str(folder),
         "PYTHONUNBUFFERED": "1",
     }
 
 
-def run(hosts: int, folder: Path, module: str) -> int:
-    """Run torchrun until it or the controller ends; returns torchrun's exit status."""
+def start(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    """torchrun, which is asked to leave when this process ends; its words go to ``log_of``."""
     supervisor = os.getpid()
-    with (folder / "torchrun.log").open("wb") as log:
-        torchrun = subprocess.Popen(
-            torchrun_command(hosts, module),
-            env=torchrun_environment(folder),
+    adopt_orphans()
+    with log_of(folder).open("wb") as log:
+        return subprocess.Popen(
+            command,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             preexec_fn=lambda: die_with_parent(supervisor, signal.SIGTERM),
         )
+
+
+def end(torchrun: "subprocess.Popen[bytes]", folder: Path, grace_s: float) -> int:
+    """Ask torchrun to leave, and after ``grace_s`` end it and all that it started; returns its
+    exit status.
+    """
+    torchrun.terminate()
+    try:
+        torchrun.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        torchrun.kill()
+    status = torchrun.wait()
+    end_marked(str(folder))
+    return status
+
+
+def run(hosts: int, folder: Path, module: str) -> int:
+    """Run torchrun until it or the controller ends; returns torchrun's exit status."""
+    loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    environment = torchrun_environment(folder) | loopback
+    torchrun = start(torchrun_command(hosts, ["-m", module], folder), folder, environment)
     with selectors.DefaultSelector() as waiting:
         waiting.register(os.pidfd_open(torchrun.pid), selectors.EVENT_READ)
         waiting.register(sys.stdin, selectors.EVENT_READ)
         waiting.select()
     if torchrun.poll() is not None:
-        print(last_line(folder / "torchrun.log") or f"exit status {torchrun.poll()}", flush=True)
+        end_marked(str(folder))
+        print(last_line(log_of(folder)) or f"exit status {torchrun.poll()}", flush=True)
         sys.stdin.read()
-    else:
-        torchrun.terminate()
-        try:
-            torchrun.wait(_TERM_GRACE_S)
-        except subprocess.TimeoutExpired:
-            torchrun.kill()
-    return torchrun.wait()
+    return end(torchrun, folder, _TERM_GRACE_S)
+
+
+def log_of(folder: Path) -> Path:
+    """The file that torchrun's and its hosts' words go to."""
+    return folder / "torchrun.log"
 
 
 def last_line(log: Path) -> str:

@@ -10,7 +10,6 @@ import sys
 
 from torchx import specs
 
-from launchers.torchrun_node import DEFAULT_PORT
 from testbed.world.fleet_file import FLEET_FILE_ENV
 
 
@@ -21,7 +20,6 @@ def hosts(
     python: str = sys.executable,
     cpu: int = 2,
     memory_mb: int = 4096,
-    port: int = DEFAULT_PORT,
 ) -> specs.AppDef:
     """The hosts of one fleet; the file of its controller says how many there are on each node.
 
@@ -32,7 +30,6 @@ def hosts(
         python: interpreter inside the image
         cpu: cores of a replica
         memory_mb: memory of a replica in MiB
-        port: of torchrun's rendezvous, on the first replica
     """
     return specs.AppDef(
         name="testbed-hosts",
@@ -46,15 +43,10 @@ def hosts(
                     "launchers.torchrun_node",
                     "--node",
                     specs.macros.replica_id,
-                    "--rendezvous-env",
-                    specs.macros.rank0_env,
-                    "--rendezvous-port",
-                    str(port),
                 ],
                 env={FLEET_FILE_ENV: fleet_file},
                 num_replicas=nodes,
                 resource=specs.Resource(cpu=cpu, gpu=0, memMB=memory_mb),
-                port_map={"c10d": port},
             )
         ],
     )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from reports.ranks import ranged
 from reports.timeline.rounds import rounds
 from reports.timeline.scene import told_op
+from testbed.errors import printable
 from testbed.oracles.view import RankView, View
 from testbed.runs import RunResult, shown
 from testbed.scenario import to_object
@@ -67,7 +68,7 @@ def compared(one: RunResult, other: RunResult) -> Difference:
     same_verdict = verdicts[0] == verdicts[1]
     lines += ["", f"verdict of A: {verdicts[0]}"]
     lines.append("verdict of B: the same" if same_verdict else f"verdict of B: {verdicts[1]}")
-    return Difference(bool(apart or asked) or not same_verdict, "\n".join(lines))
+    return Difference(bool(apart or asked) or not same_verdict, printable("\n".join(lines)))
 
 
 def _asked(one: RunResult, other: RunResult) -> Iterator[str]:

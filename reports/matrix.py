@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from reports.results import Row
-from testbed.errors import BadInput
+from testbed.errors import BadInput, all_printable
 
 FORMAT = 1
 
@@ -130,7 +130,7 @@ def load(path: Path) -> Matrix:
             raise BadInput(
                 f"{path}: matrix format {data.get('format')!r}, this testbed reads {FORMAT}"
             )
-        return msgspec.convert(data, Matrix)
+        return msgspec.convert(all_printable(data), Matrix)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
     except msgspec.DecodeError as error:  # also what msgspec finds missing or wrong

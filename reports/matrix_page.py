@@ -15,7 +15,8 @@ from markupsafe import Markup
 from reports.matrix import OK, Matrix, legend
 from reports.matrix_table import heading, tally
 from reports.results import Row, divergence
-from testbed.errors import BadInput
+from reports.templates import shown
+from testbed.errors import BadInput, printable
 
 _TEMPLATE = "matrix_page.html.j2"
 _UPSTREAM = "sgl-project/sglang"
@@ -41,6 +42,7 @@ def as_html(matrix: Matrix) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=select_autoescape(["html", "j2"]),
+        finalize=shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -69,7 +71,7 @@ def write(matrix: Matrix, out: Path) -> None:
 
 def linked(report: str) -> Markup:
     """A report with its issue numbers as links, all else escaped."""
-    return Markup("").join(_pieces(report))
+    return Markup("").join(_pieces(printable(report)))
 
 
 def _pieces(report: str) -> Iterator[Markup]:

@@ -2,6 +2,7 @@
 
 from typing import Literal, get_args
 
+from testbed.errors import printable
 from testbed.runs import RunResult
 
 Chosen = Literal["first", "failed", "all"]
@@ -25,7 +26,7 @@ def outputs(result: RunResult, which: Chosen) -> dict[int, str]:
         "failed": sorted({*named, *broken}),
         "all": sorted(records),
     }[which]
-    told = {rank: _end(records[rank].output) for rank in ranks if rank in records}
+    told = {rank: _end(printable(records[rank].output)) for rank in ranks if rank in records}
     return {rank: text for rank, text in told.items() if text}
 
 

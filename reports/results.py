@@ -13,9 +13,10 @@ from typing import Any, TypedDict
 import msgspec
 
 from testbed import output
-from testbed.errors import BadInput, EnvironmentFault, shortened
+from testbed.errors import BadInput, EnvironmentFault, all_printable, shortened
 from testbed.oracles.causal import channel
 from testbed.oracles.view import Op, RankView
+from testbed.record import left_behind
 from testbed.runs import LOST, RunResult, shown, told
 from testbed.scenario import Scenario
 from testbed.verdict import Divergence, Outcome
@@ -58,11 +59,11 @@ class Row(TypedDict):
 
 
 def row(result: RunResult) -> Row:
-    """A judged run as a row of plain JSON values."""
+    """A judged run as a row of plain JSON values, every string in it printable."""
     scenario, expected = result.scenario, result.expected
     verdict = result.verdict.to_json()
     path = shown(result.path)
-    return Row(
+    made = Row(
         id=scenario.case_id,
         scenario=scenario.name,
         subject=scenario.subject,
@@ -81,10 +82,19 @@ def row(result: RunResult) -> Row:
         steps=scenario.steps,
         wall_ms=round(result.record.wall_ms, 1),
         ops=verdict["ops"],
-        notes=verdict["notes"],
+        notes=[*verdict["notes"], *left_behind(result.record)],
         path=path,
         replay=shlex.join([interpreter(), "-m", "testbed", *_again(result)]),
     )
+    return _shown(made)
+
+
+def _shown(made: Row) -> Row:
+    """A row is there to be shown: names, comments and messages in it are as their authors wrote
+    them.
+    """
+    row: Row = all_printable(made)
+    return row
 
 
 def _again(result: RunResult) -> list[str]:
@@ -128,7 +138,7 @@ def _operation(op: Op) -> str:
 def error_row(scenario: Scenario, reason: str) -> Row:
     """The row of a case that left no record because the testbed or its environment failed."""
     named = [scenario.name, "--subject", scenario.subject]
-    return Row(
+    made = Row(
         id=scenario.case_id,
         scenario=scenario.name,
         subject=scenario.subject,
@@ -151,6 +161,7 @@ def error_row(scenario: Scenario, reason: str) -> Row:
         path=LOST,
         replay=f"{shlex.quote(interpreter())} -m testbed run {shlex.join(named)}",
     )
+    return _shown(made)
 
 
 def interpreter() -> str:

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from reports.results import row
+from testbed.errors import printable
 from testbed.oracles import standing
 from testbed.oracles.causal import channel
 from testbed.oracles.endings import is_echo
@@ -16,6 +17,7 @@ from testbed.oracles.judge import INJECTED, SCRIPTED
 from testbed.oracles.scripted import scripted
 from testbed.oracles.sides import named
 from testbed.oracles.view import Op, RankStep, RankView, View
+from testbed.record import left_behind
 from testbed.runs import RunResult
 from testbed.trace.events import Answer, Call, Complete, Enter, Event, Exit, Frame, Query
 from testbed.verdict import Divergence, Outcome
@@ -51,7 +53,7 @@ def story(result: RunResult, *, full: bool = False) -> str:
         lines += _left_standing(view, result.verdict.ranks)
     lines += [*_consequences(result, full), *_traces(view, result, full), ""]
     lines.append(f"replay it: {row(result)['replay']}")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 # The verdict
@@ -217,6 +219,8 @@ def _consequences(result: RunResult, full: bool) -> Iterator[str]:
         yield from _argument(str(verdict.outcome), verdict.summary)
     elif not _told_already(result):
         yield from _field("broken", _short(verdict.summary))
+    for left in left_behind(result.record):
+        yield from _field("also", left)
     notes = [note for note in verdict.notes if not note.startswith((INJECTED, SCRIPTED))]
     if not full:
         notes = list(_condensed(notes, verdict.outcome))

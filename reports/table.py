@@ -6,6 +6,7 @@ from tabulate import tabulate
 
 from reports.colour import painted
 from reports.results import Row, divergence
+from testbed.errors import printable
 
 HEADERS = (
     "scenario",
@@ -46,7 +47,8 @@ def as_markdown(rows: Sequence[Row]) -> str:
 
 def as_list(entries: Sequence[tuple[str, str]]) -> str:
     """Names and what they are, one line each, no blanks at the end of a line."""
-    text: str = tabulate(entries, tablefmt="plain", disable_numparse=True)
+    plain = [[printable(word) for word in entry] for entry in entries]
+    text: str = tabulate(plain, tablefmt="plain", disable_numparse=True)
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 

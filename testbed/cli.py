@@ -2,8 +2,8 @@
 doctor.
 
 Exit status: 0 everything was as expected, 1 something was not, 2 bad input, 3 the environment
-failed. Errors are one line on standard error. ``--json -`` puts the JSON on standard output and the
-table on standard error.
+failed, 130 Ctrl-C, 143 SIGTERM. Errors are one line on standard error. ``--json -`` puts the JSON
+on standard output and the table on standard error.
 """
 
 import argparse
@@ -84,6 +84,8 @@ def _command(argv: Sequence[str] | None, make_fleet: MakesFleet) -> int:
     options = _parser().parse_args(argv)
     if getattr(options, "json", None) is not None:
         check_json(options.json)
+    if hasattr(options, "listen"):
+        nodes.check(vars(options))
     status: int = options.command(options, make_fleet)
     return status
 
@@ -241,7 +243,6 @@ def _run_cases(
     oversubscribe: bool,
     make_fleet: MakesFleet,
 ) -> int:
-    nodes.check(vars(options))
     # Everything is checked first: the last of twenty files must not be refused after a minute.
     check_world(world, "--world")
     for where, case in cases:

@@ -7,6 +7,7 @@ from typing import NoReturn, TextIO
 from testbed.runs import DEFAULT_WORLD
 
 AS_EXPECTED, NOT_AS_EXPECTED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
+TERMINATED = 143
 
 RAISE_WORLD = "raise --world or pass --oversubscribe"
 

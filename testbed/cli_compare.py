@@ -12,6 +12,7 @@ import msgspec
 from reports import comparison
 from reports.comparison import Pair
 from reports.matrix import Matrix, Unfit, load
+from reports.matrix_table import for_terminal, tally
 from reports.results import Row, write_json
 from reports.session import keep
 from testbed import catalog, matrix
@@ -21,6 +22,7 @@ from testbed.cli_common import (
     NOT_AS_EXPECTED,
     fleet_options,
     json_option,
+    width,
 )
 from testbed.cli_matrix import filled, gathered, scenarios_of, scenarios_option
 from testbed.errors import BadInput, brief
@@ -149,12 +151,17 @@ def _ran(
     stream = sys.stderr if options.json == "-" else sys.stdout
     store = RunStore(DEFAULT_ROOT)
     cells: list[Row | Unfit] = []
+    whole = False
     try:
         cases = matrix.cases(scenarios, names)
         for each in filled(cases, options, make_fleet, store, stream, "compare"):
             cells.append(each)
+        whole = True
     finally:
         both = gathered(cells, scenarios, options.world, store)
+        if both.cells and not whole:  # pairs there are hardly any yet: what has run is told
+            print(f"\n{for_terminal(both, width(stream))}", file=stream)
+            print(f"\n{tally(both.cells)}; kept in {both.out}", file=stream)
         if both.cells:
             keep(both.cells, options.world, store.folder)
     return {name: _only(both, name) for name in names}

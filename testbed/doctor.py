@@ -4,7 +4,6 @@ import ctypes
 import mmap
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,10 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from launchers.torchrun import torchrun_command, torchrun_environment
 from testbed.device.gpus import listing, why_none
 
 OLDEST_TORCH = (2, 9)
-SLOW_LOOKUP_MS = 500.0
 LITTLE_SHM_MIB = 256
 
 _START_LIMIT_S = 60.0
@@ -61,13 +60,17 @@ def torch_version() -> Check:
 
 def torchrun() -> Check:
     """Start one worker that does nothing."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    worker = ["--nproc-per-node", "1", "--no-python", sys.executable, "-c", "pass"]
+    worker = ["--no-python", sys.executable, "-c", "pass"]
     began = time.monotonic()
     try:
-        run = subprocess.run(
-            [*launcher, *worker], capture_output=True, text=True, timeout=_START_LIMIT_S
-        )
+        with tempfile.TemporaryDirectory(prefix="testbed-doctor-") as folder:
+            run = subprocess.run(
+                torchrun_command(1, worker, Path(folder)),
+                env=torchrun_environment(Path(folder)),
+                capture_output=True,
+                text=True,
+                timeout=_START_LIMIT_S,
+            )
     except subprocess.TimeoutExpired:
         return Check("bad", "torchrun", f"one worker did not end within {_START_LIMIT_S:.0f} s")
     if run.returncode != 0:
@@ -133,21 +136,6 @@ def _fork(body: Callable[[], None]) -> int:
     return pid
 
 
-def dns() -> Check:
-    """The reverse look-up that every TCPStore connection makes."""
-    began = time.monotonic()
-    socket.getnameinfo(("::ffff:127.0.0.1", 80), 0)
-    took_ms = (time.monotonic() - began) * 1e3
-    text = f"reverse look-up of ::ffff:127.0.0.1 takes {took_ms:.1f} ms"
-    if took_ms > SLOW_LOOKUP_MS:
-        return Check(
-            "note",
-            "DNS look-up",
-            f'{text}: set RES_OPTIONS="timeout:1 attempts:1" or fix resolv.conf',
-        )
-    return Check("ok", "DNS look-up", text)
-
-
 def shared_memory() -> Check:
     """Anonymous shared memory, which holds the recorders."""
     try:
@@ -200,7 +188,6 @@ _CHECKS: tuple[Callable[[], Check], ...] = (
     torchrun,
     gloo,
     fork,
-    dns,
     shared_memory,
     cores,
     gpus,

@@ -1,8 +1,11 @@
 """Errors that a person can act on: each message is one line saying what, where and what to do."""
 
 import reprlib
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 _LONGEST_LINE, _LONGEST_NAME = 1000, 200
@@ -11,13 +14,34 @@ _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 60
 _BRIEF.maxlist = _BRIEF.maxdict = 6
 
 
-def one_line(text: str) -> str:
-    """The text on one line, without its middle if it is very long, and with characters that would
-    move a terminal's cursor written out as escapes.
+def printable(text: str) -> str:
+    """The text as it may be shown to people, wherever it comes from: what is no letter, sign, blank
+    or line break is written out as an escape. Else it could move a terminal's cursor, change its
+    title or hide what is there.
     """
-    line = " ".join(text.split())
-    printable = (char if char.isprintable() else repr(char)[1:-1] for char in line)
-    return shortened("".join(printable), _LONGEST_LINE)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" else _escape(char) for char in text)
+
+
+def all_printable(value: Any) -> Any:
+    """Plain JSON values with every string in them ``printable``."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [all_printable(each) for each in value]
+    if isinstance(value, dict):
+        return {all_printable(key): all_printable(each) for key, each in value.items()}
+    return value
+
+
+def _escape(char: str) -> str:
+    return repr(char)[1:-1]
+
+
+def one_line(text: str) -> str:
+    """The text on one line, ``printable``, and without its middle if it is very long."""
+    return shortened(printable(" ".join(text.split())), _LONGEST_LINE)
 
 
 class BadInput(ValueError):
@@ -31,7 +55,37 @@ class BadInput(ValueError):
 
 
 class EnvironmentFault(Exception):
-    """The testbed or its machine failed, not the subject (exit status 3)."""
+    """The testbed or its machine failed, not the subject (exit status 3). Its message is one line,
+    whatever it quotes.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: as for Ctrl-C, what has run is told and the rest is not (exit status 143)."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Inside, SIGTERM raises ``Terminated``, once; others that follow do not disturb the end. One
+    that somebody else handles, or ignores, stays theirs.
+    """
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signum, signal.SIG_IGN)
+    raise Terminated
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from testbed import catalog, subjects
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import RunResult, RunStore, execute, prepare
 from testbed.scenario import Scenario
+from testbed.subjects.bad_code import BadCode
 from testbed.subjects.sglang import Unliftable
 from testbed.world import LastingFleet
 
@@ -79,7 +80,7 @@ def usable_subjects(
     for name in names:
         try:
             subjects.prepare(name)
-        except Unliftable as error:
+        except (Unliftable, BadCode) as error:
             if name in wanted:
                 raise
             left_out[name] = str(error)

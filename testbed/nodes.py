@@ -8,7 +8,7 @@ from typing import Any
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.runs import DEFAULT_ROOT, RunsCases
 from testbed.world import Fleet, LastingFleet, Meeting
-from testbed.world.fleet_file import HOSTS
+from testbed.world.fleet_file import HOSTS, check_place
 
 DEFAULT_FILE = DEFAULT_ROOT / "fleet.json"
 
@@ -29,13 +29,21 @@ def add_options(add: Callable[..., Any]) -> None:
 
 
 def check(options: dict[str, Any]) -> None:
-    """Raise BadInput for options that make no sense without ``listen``. options: their values."""
+    """Raise BadInput for options that make no sense without ``listen``, and for a fleet file that
+    cannot be made. options: their values.
+    """
     for name in ("nodes", "fleet_file"):
         if options[name] is not None and options["listen"] is None:
             option = name.replace("_", "-")
             raise BadInput(f"--{option} says nothing without --listen HOST:PORT: give that too")
     if options["fleet_file"] == "":
         raise BadInput("--fleet-file is empty: give a file, or leave it out")
+    if options["listen"] is not None:
+        check_place(_file(options))
+
+
+def _file(options: dict[str, Any]) -> Path:
+    return Path(options["fleet_file"] or DEFAULT_FILE)
 
 
 @contextlib.contextmanager
@@ -51,7 +59,8 @@ def awaited_fleet(
     was lost and has come back. hosts: the module that they are to run. how: as ``Fleet`` takes it.
     Raises BadInput, EnvironmentFault.
     """
-    path = Path(options["fleet_file"] or DEFAULT_FILE)
+    path = _file(options)
+    check_place(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -10,22 +10,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO, cast
 
-from testbed.cli_common import BAD_INPUT, ENVIRONMENT, INTERRUPTED, NOT_AS_EXPECTED
-from testbed.errors import BadInput, EnvironmentFault, one_line
+from testbed.cli_common import (
+    BAD_INPUT,
+    ENVIRONMENT,
+    INTERRUPTED,
+    NOT_AS_EXPECTED,
+    TERMINATED,
+)
+from testbed.errors import BadInput, EnvironmentFault, Terminated, one_line, terminable
 
 
 def ended(name: str, program: Callable[[], int]) -> int:
     """Run a program and return its exit status: what it returns, 2 for BadInput, 3 for
-    EnvironmentFault, 130 for Ctrl-C, each told in one line that begins with ``name``; 1 if the
-    reader of its output has left.
+    EnvironmentFault, 130 for Ctrl-C, 143 for SIGTERM, each told in one line that begins with
+    ``name``; 1 if the reader of its output has left.
     """
     try:
-        with guarded():
+        with terminable(), guarded():
             return program()
     except BadInput as error:
         return _complain(name, str(error), BAD_INPUT)
     except EnvironmentFault as error:
         return _complain(name, str(error), ENVIRONMENT)
+    except Terminated:
+        return _complain(name, "ended by SIGTERM", TERMINATED)
     except KeyboardInterrupt:
         return _complain(name, "interrupted", INTERRUPTED)
     except BrokenPipeError:

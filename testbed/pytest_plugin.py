@@ -31,8 +31,9 @@ from reports.session import keep
 from reports.table import for_terminal, tally
 from testbed import catalog, nodes, subjects
 from testbed.catalog import Axes
+from testbed.cli_common import BAD_INPUT, INTERRUPTED, TERMINATED
 from testbed.device import gpus
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.errors import BadInput, EnvironmentFault, Terminated, terminable
 from testbed.runs import (
     DEFAULT_ROOT,
     DEFAULT_WORLD,
@@ -46,6 +47,7 @@ from testbed.runs import (
     shown,
 )
 from testbed.scenario import Scenario
+from testbed.subjects.bad_code import BadCode
 from testbed.topology import Topology
 from testbed.world import Fleet, LastingFleet
 
@@ -102,7 +104,8 @@ class _Shown:
 class _Session:
     """What one pytest process gathers, as a plugin: rows by test, and the order of the tests.
 
-    no_fleet: why a pytest-xdist worker has none.
+    no_fleet: why a pytest-xdist worker has none. interrupted: the exit status, where Ctrl-C or
+    SIGTERM ended the session. running: the test that is running, ran: the rows it has so far.
     """
 
     def __init__(self, store: RunStore, world: int, *, is_worker: bool) -> None:
@@ -111,6 +114,9 @@ class _Session:
         self.is_worker = is_worker
         self.trouble = ""
         self.no_fleet = ""
+        self.interrupted = 0
+        self.running = ""
+        self.ran: list[Row] = []
         self._rows: list[tuple[str, Row]] = []
         self._tests: dict[str, Test] = {}
         self._order: dict[str, int] = {}
@@ -128,8 +134,19 @@ class _Session:
             _show(report, report.longrepr, line)
         rows = report.__dict__.get(_ROWS_ATTRIBUTE, [])
         self._rows += [(report.nodeid, each) for each in rows]
+        if report.when == "teardown":
+            self.ran = []
         before = self._tests.get(report.nodeid)
         self._tests[report.nodeid] = _tested(report, before)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Ctrl-C, SIGTERM, or ``pytest.exit``, which has a status of its own. Of the test that was
+        cut short no report comes any more.
+        """
+        if isinstance(excinfo.value, KeyboardInterrupt):
+            terminated = isinstance(excinfo.value, Terminated)
+            self.interrupted = TERMINATED if terminated else INTERRUPTED
+        self._rows += [(self.running, each) for each in self.ran]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A module that cannot be collected is an error, too."""
@@ -238,6 +255,8 @@ def pytest_configure(config: pytest.Config) -> None:
             subjects.prepare(name)
         asked_for = Topology(**_axes(config).given)
         asked_for.check_fits(world, config.getoption("--oversubscribe"), _remedy())
+    except BadCode as error:  # the option is right, what it names is wrong
+        pytest.exit(f"testbed: {error}", returncode=BAD_INPUT)
     except BadInput as error:
         raise pytest.UsageError(str(error)) from None
     except EnvironmentFault as error:
@@ -249,6 +268,13 @@ def pytest_configure(config: pytest.Config) -> None:
     session = _Session(RunStore(root, from_controller), world, is_worker=is_worker)
     config.stash[_SESSION] = session
     config.pluginmanager.register(session, "testbed-session")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
+    """SIGTERM ends a session as Ctrl-C does: with the table of what has run, and its files."""
+    with terminable():
+        return (yield)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -398,6 +424,8 @@ def run_case(request: pytest.FixtureRequest, fleet: RunsCases) -> RunCase:
     changes = _changes(request.config)
     session = request.config.stash[_SESSION]
     store = session.store
+    session.running, session.ran = request.node.nodeid, []
+    request.node.stash[_ROWS] = session.ran
 
     def run(scenario: Scenario) -> RunResult:
         __tracebackhide__ = True
@@ -411,7 +439,7 @@ def run_case(request: pytest.FixtureRequest, fleet: RunsCases) -> RunCase:
         if result is None:  # outside of the handlers: one line is all there is to say
             raise CaseFailed(wrong, wrong, "")
         session.trouble = session.trouble or result.lost
-        request.node.stash.setdefault(_ROWS, []).append(row(result))
+        session.ran.append(row(result))
         return result
 
     return run
@@ -492,6 +520,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     status says so.
     """
     ours = session.config.stash[_SESSION]
+    if ours.interrupted:
+        session.exitstatus = ours.interrupted
     if ours.is_worker or not ours.rows:
         return
     if not ours.trouble:

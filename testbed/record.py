@@ -31,7 +31,8 @@ class RankRecord:
     somebody's SIGSTOP held it already). stack: Python stack of a rank that was ended; frames: what
     is in it, innermost first. overflow: its log was full and what followed is missing; log_bytes:
     what a log could hold, 0 where that is not known. status: with which a rank ended its own
-    process and raised nothing, else -1.
+    process and raised nothing, else -1. left: processes that it had started and that were still
+    there when it had ended; the testbed ended them.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class RankRecord:
     status: int = -1
     log_bytes: int = 0
     frames: tuple[Frame, ...] = ()
+    left: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,15 @@ class RunRecord:
     promises: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     trouble: tuple[str, ...] = ()
+
+
+def left_behind(record: RunRecord) -> list[str]:
+    """One line for each rank that left processes behind."""
+    return [
+        f"rank {rank.rank} left {rank.left} process{'es' * (rank.left > 1)} behind: ended"
+        for rank in record.ranks
+        if rank.left
+    ]
 
 
 def encode(record: RunRecord) -> dict[str, Any]:
@@ -84,6 +95,7 @@ def encode(record: RunRecord) -> dict[str, Any]:
                 "status": rank.status,
                 "log_bytes": rank.log_bytes,
                 "frames": rank.frames,
+                "left": rank.left,
                 "events": [[CODES[type(event)], *event] for event in rank.events],
             }
             for rank in record.ranks
@@ -104,6 +116,7 @@ class _RankData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status: int = -1
     log_bytes: int = 0
     frames: tuple[Frame, ...] = ()
+    left: int = 0
 
 
 class _RunData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,6 +173,7 @@ def _rank(at: int, data: _RankData) -> RankRecord:
         status=data.status,
         log_bytes=data.log_bytes,
         frames=data.frames,
+        left=data.left,
     )
 
 

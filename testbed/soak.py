@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from reports.progress import progress
 from testbed import output, subjects
+from testbed.errors import printable
 from testbed.oracles import judge
 from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, check_world, prepare
 from testbed.scenario import Scenario, Sidecar, from_object, to_object
@@ -138,6 +139,9 @@ def hunt(fleet: Fleet, subject: str, examples: int, seed: int) -> Hunt:
                 settings=settings,
                 random=random.Random(seed),
             )
+    except KeyboardInterrupt:
+        print(f"{subject}: {ran} runs, then interrupted, seed {seed}: nothing found", flush=True)
+        raise
     except hypothesis.errors.NoSuchExample:
         return Hunt(subject, ran, time.monotonic() - began, None, None)
     return Hunt(subject, ran, time.monotonic() - began, found, seen[_key(found)])
@@ -191,7 +195,7 @@ def _hunts(argv: Sequence[str] | None) -> int:
                 continue
             status = 1
             path = save(result, options.save)
-            print(f"{told}: {result.verdict.outcome}: {result.verdict.summary}")
+            print(f"{told}: {result.verdict.outcome}: {printable(result.verdict.summary)}")
             print(f"    python -m testbed run {path}", flush=True)
     return status
 

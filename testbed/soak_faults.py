@@ -1,19 +1,24 @@
-"""Process faults over and over on one fleet: every verdict right, nothing left behind, no growth.
+"""Process faults over and over: every verdict right, nothing left behind, no growth.
 
-    python -m testbed.soak_faults [--rounds 200] [--world 4]
+    python -m testbed.soak_faults [--rounds 200] [--commands 44] [--world 4] [--seed 0]
 
-A round is one faulty case and one null case after it. The faults: death by four signals, at the
-beginning and the end of a step, inside an operation and at the exit, after everything is over; an
-exception; a rank stopped for a while; an event that never fires; a round left out at the end, which
-is a deadlock. Told at the end: milliseconds from the fault to the verdict and to the end of the
-next case, resident memory of the hosts, zombies, and what lies in shared memory and in the fleet's
-folder.
+A round is one faulty case and one null case after it, all of them on one fleet. The faults: death
+by four signals, at the beginning and the end of a step, inside an operation and at the exit, after
+everything is over; an exception; a rank stopped for a while; an event that never fires; a round
+left out at the end, which is a deadlock; a rank that leaves by ``os._exit`` with any status, that
+leaves processes behind, or that records more than was reckoned with. Told at the end: milliseconds
+from the fault to the verdict and to the end of the next case, resident memory of the hosts,
+zombies, and what lies in shared memory and in the fleet's folder.
+
+Then whole commands (run, matrix, soak, bench) are attacked at random moments, alone and with two
+processes that spin beside them: see ``soak_commands``.
 
 Exit status 0 if all was as it must be, 1 if not, 2 for bad input, 3 if the environment failed.
 """
 
 import argparse
 import os
+import random
 import statistics
 import sys
 import time
@@ -25,16 +30,20 @@ from typing import Any
 from tabulate import tabulate
 
 from reports.progress import progress
-from testbed import output
+from testbed import output, soak_subjects
+from testbed.errors import printable
 from testbed.oracles import judge
 from testbed.record import RunRecord
 from testbed.runs import DEFAULT_WORLD, check_world
 from testbed.scenario import Scenario
+from testbed.soak_commands import Ends, attacks, commands, spinning
+from testbed.soak_commands import strike as strike_command
 from testbed.topology import Topology
 from testbed.trace.events import About, Fired
 from testbed.verdict import Outcome
 from testbed.world import Fleet
 
+_SUBJECTS = "testbed.soak_subjects"
 _SHARED_MEMORY = Path("/dev/shm")
 _VICTIM = {"pp": 1, "tp": 0, "cp": 0}
 _STEPS = 6
@@ -42,12 +51,16 @@ _STEPS = 6
 
 @dataclass(frozen=True)
 class Blow:
-    """A fault on one follower, and what it must end in."""
+    """A fault on one follower, or a subject that does harm by itself, and what it must end in.
+    left: processes that each rank leaves behind.
+    """
 
     name: str
-    fault: dict[str, Any]
+    fault: dict[str, Any] | None
     outcome: Outcome
     deadline_ms: int = 10_000
+    subject: str = "batched"
+    left: int = 0
 
 
 def blows() -> list[Blow]:
@@ -72,7 +85,15 @@ def blows() -> list[Blow]:
             "last round left out", {"kind": "skip-sync", "from_step": _STEPS - 1}, Outcome.DEADLOCK
         ),
     ]
-    return deaths + others
+    harmful = [
+        Blow(f"os._exit({status})", None, Outcome.CRASH, subject=f"{_SUBJECTS}:exit_{status}")
+        for status in soak_subjects.EXIT_STATUSES
+    ]
+    harmful += [
+        Blow("processes left", None, Outcome.OK, subject=f"{_SUBJECTS}:leaves_behind", left=2),
+        Blow("20,000 calls in a step", None, Outcome.OK, subject=f"{_SUBJECTS}:talkative"),
+    ]
+    return deaths + others + harmful
 
 
 @dataclass
@@ -93,8 +114,9 @@ def scenario_of(blow: Blow, topology: Topology) -> Scenario:
         name="soak-faults",
         topology=topology,
         steps=_STEPS,
+        subject=blow.subject,
         workload={"kind": "scripted", "writes": [{"at": 0, "ready_after": 1}]},
-        faults=[{**blow.fault, "on": _VICTIM}],
+        faults=[] if blow.fault is None else [{**blow.fault, "on": _VICTIM}],
         deadline_ms=blow.deadline_ms,
     )
 
@@ -116,9 +138,12 @@ def strike(fleet: Fleet, blow: Blow, topology: Topology, tally: Tally) -> None:
     judged_ms = time.monotonic() * 1e3
     struck_ms = fired_at_ms(record)
     tally.runs += 1
-    if verdict.outcome is not blow.outcome or struck_ms is None:
+    left = [rank.left for rank in record.ranks]
+    if verdict.outcome is not blow.outcome or (struck_ms is None) != (blow.fault is None):
         tally.wrong.append(f"{verdict.outcome}: {verdict.summary}")
-    else:
+    elif left != [blow.left] * topology.size:
+        tally.wrong.append(f"processes left behind by the ranks: {left}")
+    elif struck_ms is not None:
         tally.verdict_ms.append(judged_ms - struck_ms)
     began = time.monotonic()
     null = Scenario(name="null", topology=topology, steps=1, workload={"kind": "scripted"})
@@ -187,6 +212,26 @@ def soak(world: int, rounds: int) -> tuple[dict[str, Tally], Standing, Standing]
         return tallies, before, standing(fleet)
 
 
+def attacked(world: int, count: int, seed: int) -> dict[str, Ends]:
+    """That many attacks on commands, each kind on each command in turn."""
+    chance = random.Random(seed)
+    pairs = [(attack, name) for attack in attacks() for name in commands("", world)]
+    chance.shuffle(pairs)
+    tallies = {attack.name: Ends() for attack in attacks()}
+    with progress("soak of commands", count, unit="commands") as bar:
+        for number in range(count):
+            attack, name = pairs[number % len(pairs)]
+            bar.now(f"{attack.name}: {name}")
+            words = commands(attack.subject, world)[name]
+            ends = tallies[attack.name]
+            before = len(ends.wrong)
+            with spinning(2 if number % 2 else 0):
+                strike_command(attack, words, chance, ends)
+            ends.wrong[before:] = [f"{name}: {told}" for told in ends.wrong[before:]]
+            bar.advance()
+    return tallies
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Soak, and print what came of it."""
     return output.ended("soak_faults", lambda: _soak(argv))
@@ -194,7 +239,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _soak(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="soak_faults", description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=200, metavar="N")
+    parser.add_argument("--rounds", type=int, default=200, metavar="N", help="of cases")
+    parser.add_argument("--commands", type=int, default=44, metavar="N", help="that are attacked")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the attacks")
     parser.add_argument("--world", type=int, default=DEFAULT_WORLD, metavar="N")
     options = parser.parse_args(argv)
     check_world(options.world, "--world")
@@ -208,7 +255,11 @@ def _soak(argv: Sequence[str] | None) -> int:
     for name in Standing.__dataclass_fields__:
         print(f"{name.replace('_', ' ')}: {getattr(before, name)} -> {getattr(after, name)}")
     wrong = [f"{name}: {told}" for name, one in tallies.items() for told in one.wrong]
-    print("\n".join(wrong))
+    ends = attacked(options.world, options.commands, options.seed)
+    rows = [[name, one.runs, len(one.wrong), *_spread(one.seconds)] for name, one in ends.items()]
+    print(tabulate(rows, ["attack", "commands", "wrong", "to end s", "max"], "simple"))
+    wrong += [f"{name}: {told}" for name, one in ends.items() for told in one.wrong]
+    print("\n".join(map(printable, wrong)))
     left = (after.processes, after.zombies, after.shared_memory, after.files)
     found = (before.processes, before.zombies, before.shared_memory, before.files)
     return 1 if wrong or left != found else 0

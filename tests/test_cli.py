@@ -269,7 +269,6 @@ def test_the_real_command_line_finds_this_machine_fit(
         "torchrun",
         "gloo",
         "fork",
-        "DNS look-up",
         "shared memory",
         "cores",
         "GPUs",

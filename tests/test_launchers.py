@@ -1,7 +1,6 @@
 """What starts hosts on other machines: torchrun's command, TorchX, a Slurm batch file."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launchers.torchrun_node import main, node_command
+from launchers.torchrun_node import main, number_of
 from testbed.errors import BadInput
 from testbed.scenario import from_object
 from testbed.world import Fleet, Meeting
-from testbed.world.fleet_file import FLEET_ENV, FLEET_FILE_ENV, FleetFile
+from testbed.world.call import number_hosts
+from testbed.world.fleet_file import FLEET_ENV, FLEET_FILE_ENV, NODE_ENV, FleetFile
 
 ROOT = Path(__file__).resolve().parents[1]
 TWO_NODES = FleetFile("127.0.0.1", 4000, "secret", world=4, nodes=2, name="cafe")
@@ -30,38 +30,22 @@ ONE_WRITE = from_object(
 )
 
 
-def option(command: list[str], name: str) -> str:
-    (found,) = [word for word in command if word.startswith(f"--{name}=")]
-    return found.removeprefix(f"--{name}=")
+def test_each_node_of_several_must_say_which_one_it_is() -> None:
+    assert [number_of(TWO_NODES, node) for node in (0, 1)] == [0, 1]
+    with pytest.raises(BadInput, match="give --node N, from 0 to 1"):
+        number_of(TWO_NODES, None)
+    with pytest.raises(BadInput, match="--node 2: give a number from 0 to 1"):
+        number_of(TWO_NODES, 2)
+    assert number_of(FleetFile("127.0.0.1", 4000, "secret", world=4, nodes=1), None) == 0
 
 
-def test_each_node_starts_its_share_and_the_first_one_holds_the_rendezvous() -> None:
-    first, second = (node_command(TWO_NODES, "localhost:4711", node) for node in (0, 1))
-    for command in (first, second):
-        assert option(command, "nnodes") == "2"
-        assert option(command, "nproc-per-node") == "2"
-        assert option(command, "rdzv-endpoint") == "localhost:4711"
-        assert "secret" not in " ".join(command)
-    assert option(first, "rdzv-id") == option(second, "rdzv-id")
-    assert option(first, "rdzv-conf").startswith("is_host=true,")
-    assert option(second, "rdzv-conf").startswith("is_host=false,")
-
-
-def test_without_numbers_the_node_that_has_the_address_holds_the_rendezvous() -> None:
-    here = node_command(TWO_NODES, "127.0.0.1", None)
-    elsewhere = node_command(TWO_NODES, "192.0.2.200", None)
-    assert option(here, "rdzv-conf").startswith("is_host=true,")
-    assert option(elsewhere, "rdzv-conf").startswith("is_host=false,")
-    assert option(here, "rdzv-endpoint") == "127.0.0.1:29400"
-
-
-def test_several_nodes_need_a_rendezvous_and_one_does_not() -> None:
-    alone = FleetFile("127.0.0.1", 4000, "secret", world=4, nodes=1)
-    assert option(node_command(alone, "", None), "nproc-per-node") == "4"
-    with pytest.raises(BadInput, match="several nodes need a rendezvous"):
-        node_command(TWO_NODES, "", None)
-    with pytest.raises(BadInput, match="give HOST or HOST:PORT"):
-        node_command(TWO_NODES, "here:port", None)
+def test_the_hosts_of_a_node_sit_after_those_of_the_nodes_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("GROUP_RANK", "0"), (NODE_ENV, "1")):
+        monkeypatch.setenv(name, value)
+    number_hosts(TWO_NODES)
+    assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "GROUP_RANK")] == ["3", "4", "1"]
 
 
 def test_a_node_without_a_fleet_file_is_told_how_to_name_one(
@@ -80,17 +64,10 @@ def met(tmp_path: Path) -> Iterator[Meeting]:
         yield meeting
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def test_torchx_starts_the_nodes_of_a_fleet(met: Meeting, tmp_path: Path) -> None:
     pytest.importorskip("torchx", reason="torchx is absent: pip install -r requirements-torchx.txt")
     component = "launchers/torchx_component.py:hosts"
-    mine = {"--nodes": "2", "--fleet_file": str(tmp_path / "fleet.json"), "--port": free_port()}
+    mine = {"--nodes": "2", "--fleet_file": str(tmp_path / "fleet.json")}
     torchx = subprocess.Popen(
         [
             *(sys.executable, "-m", "torchx.cli.main", "run"),
@@ -138,7 +115,6 @@ def test_the_batch_file_runs_the_cases_on_the_nodes_that_slurm_gives_it(tmp_path
             "PATH": f"{cluster}:{os.environ['PATH']}",
             "PYTHON": sys.executable,
             "HOSTS_PER_NODE": "1",
-            "RENDEZVOUS_PORT": str(free_port()),
             "SLURM_SUBMIT_DIR": str(ROOT),
             "SLURM_JOB_NUM_NODES": "2",
             "SLURM_JOB_ID": f"test-{os.getpid()}",

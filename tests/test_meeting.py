@@ -288,6 +288,46 @@ def test_what_nobody_could_come_to_is_refused(
     assert not file.exists()
 
 
+@pytest.mark.parametrize("contents", [b"", b"my thesis", b"{}", b"\xff\x00"])
+def test_a_file_that_is_no_fleet_file_is_never_written_over(file: Path, contents: bytes) -> None:
+    file.write_bytes(contents)
+    with pytest.raises(BadInput, match="there is another file, which stays: give another path"):
+        Meeting(1, 1, LOOPBACK, file)
+    assert file.read_bytes() == contents
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_link_a_folder_and_a_device_are_never_written_over(tmp_path: Path) -> None:
+    folder, link, device = tmp_path / "folder", tmp_path / "link", Path(os.devnull)
+    folder.mkdir()
+    link.symlink_to(tmp_path / "nothing")
+    for path in (folder, link, device):
+        with pytest.raises(BadInput, match="which stays"):
+            fleet_file.check_place(path)
+
+
+def test_a_file_that_somebody_put_in_its_place_is_never_deleted(file: Path) -> None:
+    with Meeting(1, 1, LOOPBACK, file):
+        file.write_text("my thesis")
+    assert file.read_text() == "my thesis"
+
+
+def test_a_fleet_file_that_a_killed_controller_left_is_replaced(file: Path) -> None:
+    FleetFile("127.0.0.1", 1, "old", 1).write(file)
+    with Meeting(1, 1, LOOPBACK, file) as met:
+        assert fleet_file.read(file) == met.file
+
+
+@pytest.mark.parametrize("place", ["a-file/fleet.json", "a-file/folder/fleet.json", "x" * 300])
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_made(
+    tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "a-file").write_text("")
+    options = {"listen": LOOPBACK, "nodes": None, "fleet_file": str(tmp_path / place)}
+    with pytest.raises(BadInput, match="cannot be written"):
+        nodes.check(options)
+
+
 def test_a_file_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault, match=r"fleet file .* cannot be written: No such file"):
         Meeting(1, 1, LOOPBACK, tmp_path / "no-folder" / "fleet.json")

@@ -1,11 +1,14 @@
 """Fetching and keeping releases, with a pip that needs no network."""
 
 import fcntl
+import hashlib
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +17,9 @@ import pytest
 
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.subjects import sglang
-from testbed.subjects.sglang import cache_folder, releases
+from testbed.subjects.sglang import cache_folder, releases, wheels
 from testbed.subjects.sglang.releases import MANIFEST, Release, entries, fetch, opened
-from tests import fake_hiradix
+from tests import fake_hiradix, fake_sglang
 from tests.fake_sglang import FILES, VERSION, Pip
 
 FILE = "srt/mem_cache/cache.py"
@@ -289,3 +292,165 @@ def test_an_index_out_of_reach_is_the_environments_fault_in_one_line(pip: Pip, s
         fetch("0.5.1")
 
     assert "\n" not in str(told.value)
+
+
+def test_a_known_release_must_be_the_known_wheel(pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(wheels.SHA256, VERSION, "0" * 64)
+
+    with pytest.raises(
+        EnvironmentFault, match="delivered another wheel than the known one"
+    ) as told:
+        fetch(VERSION)
+
+    assert "\n" not in str(told.value)
+    assert entries() == []
+
+
+def test_what_is_kept_of_another_wheel_than_the_known_one_is_fetched_again(
+    pip: Pip, release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(wheels.SHA256, VERSION, release.manifest.sha256)
+    in_another_process()
+    assert fetch(VERSION) == release
+    rewrite(release, sha256="0" * 64)
+    in_another_process()
+
+    (told,) = entries()
+    assert told.trouble.startswith("it was made from another wheel than the known one")
+    assert fetch(VERSION) == release
+    assert pip.calls == 2
+
+
+def test_every_release_that_is_listed_as_known_has_its_hash() -> None:
+    assert set(wheels.SHA256) == {*sglang.KNOWN, *sglang.KNOWN_HIRADIX}
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in wheels.SHA256.values())
+
+
+def delivers(
+    monkeypatch: pytest.MonkeyPatch, fill: Callable[[zipfile.ZipFile], None]
+) -> list[Path]:
+    """Have pip deliver a wheel that ``fill`` fills beside the usual files; where they were."""
+    made: list[Path] = []
+    usual = fake_sglang.wheel
+
+    def wheel(folder: Path) -> Path:
+        made.append(usual(folder))
+        with zipfile.ZipFile(made[-1], "a", zipfile.ZIP_DEFLATED) as archive:
+            fill(archive)
+        return made[-1]
+
+    monkeypatch.setattr("tests.fake_sglang.wheel", wheel)
+    return made
+
+
+HUGE = "sglang/srt/mem_cache/huge.py"
+
+
+def one_huge_file(archive: zipfile.ZipFile) -> None:
+    archive.writestr(HUGE, bytes(9 << 20))
+
+
+def many_large_files(archive: zipfile.ZipFile) -> None:
+    for number in range(20):
+        archive.writestr(f"sglang/srt/mem_cache/large_{number}.py", bytes(7 << 20))
+
+
+def very_many_files(archive: zipfile.ZipFile) -> None:
+    for number in range(201):
+        archive.writestr(f"sglang/other/{number}", b"")
+
+
+@pytest.mark.parametrize(
+    ("fill", "says"),
+    [
+        (one_huge_file, "bytes of its largest source: 9437184, at most 8388608"),
+        (many_large_files, "bytes of its sources: 1468"),
+        (very_many_files, "files in it: 205, at most 200"),
+    ],
+)
+def test_a_wheel_that_unpacks_to_more_than_sources_can_be_is_not_unpacked(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, fill: Callable[[zipfile.ZipFile], None], says: str
+) -> None:
+    delivers(monkeypatch, fill)
+    monkeypatch.setattr(releases, "_MEMBERS_LIMIT", 200)
+    read: list[str] = []
+
+    def never(archive: zipfile.ZipFile, name: str) -> bytes:
+        read.append(name)
+        return b""
+
+    monkeypatch.setattr(zipfile.ZipFile, "read", never)
+
+    with pytest.raises(EnvironmentFault, match="its wheel is too large to be one") as told:
+        fetch(VERSION)
+
+    assert says in str(told.value)
+    assert read == []
+    assert entries() == []
+
+
+def test_a_member_that_is_larger_than_it_says_is_not_read_beyond_that(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = delivers(monkeypatch, lambda zipped: zipped.writestr(HUGE, bytes(64 << 20)))
+    whole = fake_sglang.wheel
+
+    def lies(folder: Path) -> Path:
+        path = whole(folder)
+        raw = path.read_bytes()
+        true, said = (64 << 20).to_bytes(4, "little"), (100).to_bytes(4, "little")
+        path.write_bytes(raw.replace(true, said))
+        return path
+
+    monkeypatch.setattr("tests.fake_sglang.wheel", lies)
+
+    with pytest.raises(EnvironmentFault, match="cannot be kept in the cache folder"):
+        fetch(VERSION)
+
+    assert len(made) == 1
+    assert entries() == []
+
+
+def test_a_file_of_a_wheel_that_is_no_text_is_not_kept_and_spoils_nothing(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivers(monkeypatch, lambda zipped: zipped.writestr("sglang/srt/mem_cache/odd.py", b"\xff"))
+
+    release = fetch(VERSION)
+
+    assert release.trouble() == ""
+    assert not release.has("srt/mem_cache/odd.py")
+    assert sglang.known()
+
+
+def not_utf8(release: Release) -> None:
+    raw = b"name = '\xff'\n"
+    (release.folder / FILE).write_bytes(raw)
+    changed = {**release.manifest.files, FILE: hashlib.sha256(raw).hexdigest()}
+    rewrite(release, files=changed)
+
+
+def a_folder(release: Release) -> None:
+    (release.folder / FILE).unlink()
+    (release.folder / FILE).mkdir()
+
+
+def a_pipe(release: Release) -> None:
+    (release.folder / FILE).unlink()
+    os.mkfifo(release.folder / FILE)
+
+
+@pytest.mark.parametrize("damage", [not_utf8, a_folder, a_pipe])
+def test_a_damaged_file_is_told_in_the_list_and_fetched_again(
+    pip: Pip, release: Release, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Release], None]
+) -> None:
+    damage(release)
+    in_another_process()
+    (told,) = entries()
+    assert told.trouble.startswith(FILE)
+    with pytest.raises(EnvironmentFault, match="fetches it again"):
+        opened(VERSION).read(FILE)
+    assert sglang.known()
+
+    assert fetch(VERSION).trouble() == ""
+    assert pip.calls == 2

@@ -2,12 +2,14 @@
 and the faults' soak sees what is left behind.
 """
 
+import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from testbed import soak, soak_faults
+from testbed import soak, soak_commands, soak_faults
 from testbed.scenario import load
 from testbed.topology import Topology
 from testbed.verdict import Outcome
@@ -52,3 +54,51 @@ def test_every_process_fault_ends_in_its_verdict_and_leaves_nothing(fleet: Fleet
     assert [told for one in tallies.values() for told in one.wrong] == []
     after = soak_faults.standing(fleet)
     assert (after.processes, after.zombies, after.files) == (before.processes, 0, before.files)
+
+
+@pytest.mark.parametrize("attack", soak_commands.attacks(), ids=lambda attack: attack.name)
+def test_a_command_that_is_attacked_ends_as_it_must_and_leaves_nothing(
+    attack: soak_commands.Attack,
+) -> None:
+    ends = soak_commands.Ends()
+    words = soak_commands.commands(attack.subject, 4)["run"]
+    soak_commands.strike(attack, words, random.Random(1), ends)
+    assert (ends.runs, ends.wrong) == (1, [])
+
+
+def test_a_command_that_ends_otherwise_says_a_traceback_and_leaves_things_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soak_commands, "_GONE_LIMIT_S", 0.0)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "untidy.py").write_text(
+        "import os, subprocess, sys\n"
+        "open(os.path.join(os.environ['TMPDIR'], 'a-file'), 'w')\n"
+        "subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "raise KeyError('oh')\n"
+    )
+    attack = soak_commands.Attack("none", lambda _: None, frozenset({0}))
+    ends = soak_commands.Ends()
+    soak_commands.strike(attack, ["untidy"], random.Random(1), ends)
+    status, traceback, process, files = ends.wrong
+    assert status == "it ended with 1: KeyError: 'oh'"
+    assert traceback.startswith("a traceback: ")
+    assert process.startswith("process ")
+    assert files == "temporary files are left: a-file"
+
+
+def test_a_seed_decides_which_commands_are_attacked_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    def struck(seed: int) -> list[object]:
+        seen: list[object] = []
+        monkeypatch.setattr(
+            soak_faults,
+            "strike_command",
+            lambda attack, words, chance, _: seen.append((attack.name, words, chance.random())),
+        )
+        monkeypatch.setattr(soak_faults, "spinning", lambda count: os.scandir("/"))
+        soak_faults.attacked(2, 12, seed)
+        return seen
+
+    assert struck(3) == struck(3)
+    assert struck(3) != struck(4)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -26,7 +27,8 @@ from testbed.world import Fleet, LastingFleet
 from testbed.world import fleet as fleet_module
 from testbed.world.door import Door, Guest
 from testbed.world.wire import Hello, Refused, Wire
-from tests.processes import GONE_WITHIN_S, await_gone, descendants, module
+from tests.leaving import FOLDER_ENV
+from tests.processes import GONE_WITHIN_S, await_gone, await_true, descendants, module
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -199,12 +201,14 @@ with Fleet(2) as fleet:
 
 
 @contextlib.contextmanager
-def controller_in_mid_case(work: Path) -> Iterator[tuple[subprocess.Popen[str], Path, list[int]]]:
+def controller_in_mid_case(
+    work: Path, subject: str = "batched"
+) -> Iterator[tuple[subprocess.Popen[str], Path, list[int]]]:
     """A controller whose follower rank is blocked for ever: (it, its folder, all processes below
     it).
     """
     endless = {**NEVER_ENDING, "faults": [{"kind": "never-ready", "on": {"pp": 1}}]}
-    endless["workload"] = ONE_WRITE
+    endless |= {"workload": ONE_WRITE, "subject": subject}
     with subprocess.Popen(
         [sys.executable, "-c", CONTROLLER, json.dumps(endless)],
         cwd=ROOT,
@@ -253,6 +257,120 @@ def test_no_process_or_file_is_left_when_a_process_of_the_fleet_is_killed(
         assert controller.stderr is not None
         assert "EnvironmentFault: host" in controller.stderr.read()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, Path]]:
+    """A fleet of one host, and where processes that its ranks leave behind enter their ids."""
+    folder = tmp_path_factory.mktemp("left")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(FOLDER_ENV, str(folder))
+        with Fleet(1, oversubscribe=True) as fleet:
+            yield fleet, folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), [("plain_child", 1), ("daemon", 2), ("stopped_child", 1), ("brief_child", 0)]
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_a_rank_leaves_behind_is_ended_and_told(
+    left: tuple[Fleet, Path], kind: str, count: int, ranks: int
+) -> None:
+    fleet, folder = left
+    before = set(folder.iterdir())
+    case = scenario(subject=f"tests.leaving:{kind}", topology={"pp": ranks, "tp": 1})
+    record = fleet.run(case)
+    came = [int(file.name) for file in set(folder.iterdir()) - before]
+
+    assert len(came) == count * ranks
+    assert await_gone(came) == []
+    assert record.ended == "finished"
+    assert sum(rank.left for rank in record.ranks) == count * ranks
+    assert judge(record).outcome is Outcome.OK
+    if kind == "plain_child":  # still in its rank's group: whose it was is known
+        assert [rank.left for rank in record.ranks] == [1] * ranks
+
+
+@pytest.mark.parametrize("victim", ["testbed.world.host", "launchers.torchrun", "controller"])
+def test_what_a_rank_left_behind_does_not_outlive_a_fleet_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str
+) -> None:
+    folder, temporary = tmp_path / "left", tmp_path / "temporary"
+    folder.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv(FOLDER_ENV, str(folder))
+    with controller_in_mid_case(temporary, subject="tests.leaving:daemon") as (controller, _, pids):
+        await_true(lambda: len(list(folder.iterdir())) == 4)  # two ranks with two each
+        by_module = [pid for pid in pids if module(pid) == victim]
+        os.kill(controller.pid if victim == "controller" else by_module[0], signal.SIGKILL)
+        left = [int(file.name) for file in folder.iterdir()]
+        assert await_gone([*left, *pids]) == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_host_that_is_stopped_as_it_starts_does_not_outlive_its_fleet(
+    tmp_path: Path, signum: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, json.dumps(NEVER_ENDING)],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as controller:
+        found: list[int] = []
+
+        def a_host_is_there() -> bool:
+            pids = descendants(controller.pid)
+            found[:] = [pid for pid in pids if module(pid) == "testbed.world.host"]
+            return bool(found)
+
+        await_true(a_host_is_there)
+        os.kill(found[0], signal.SIGSTOP)  # it has not asked for its parent-death signal yet
+        everything = descendants(controller.pid)
+        controller.send_signal(signum)
+        controller.wait(GONE_WITHIN_S)
+        assert await_gone(everything) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loopback_that_is_down_is_told_in_one_line_at_once() -> None:
+    run = in_a_network_of_its_own(
+        [sys.executable, "-m", "testbed", "run", "skew-followers-slower-1", "--pp=2", "--tp=1"]
+    )
+    assert run.returncode == 3
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("testbed: 127.0.0.1 cannot be reached (")
+    assert line.endswith("is the loopback interface down? `ip link set lo up` brings it up")
+
+
+def in_a_network_of_its_own(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    unshare = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "-r", "--net"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"]).returncode != 0:
+        pytest.skip("network namespaces cannot be made here")
+    return subprocess.run([*unshare, *command], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("room", ["size=4k", "size=64k", "nr_inodes=1"])
+def test_a_full_folder_for_temporary_files_is_told_in_one_line_at_once(
+    tmp_path: Path, room: str
+) -> None:
+    command = [sys.executable, "-m", "testbed", "run", "skew-followers-slower-1", "--pp=2"]
+    mount = f"mount -t tmpfs -o {room} none {tmp_path} && exec {shlex.join([*command, '--tp=1'])}"
+    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "-r", "--mount"]
+    tried = subprocess.run([*unshare, "sh", "-c", f"mount -t tmpfs -o {room} none {tmp_path}"])
+    if tried.returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    run = subprocess.run(
+        [*unshare, "sh", "-c", mount],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 3
+    (line,) = run.stderr.splitlines()
+    assert line.startswith(f"testbed: temporary files cannot be written to {tmp_path} (No space")
 
 
 def test_after_the_loss_of_a_host_the_next_case_finds_a_new_fleet(

@@ -42,7 +42,7 @@ def fleet_on_two_nodes(world: int, folder: Path) -> Iterator[TwoNodes]:
     with two_machines() as (near, far), contextlib.ExitStack() as ending:
         with near.inside():  # its listening socket stays there
             met = Meeting(world, 2, f"{near.address}:0", file)
-        nodes = [_start_node(machine, file, near.address) for machine in (near, far)]
+        nodes = [_start_node(machine, file, node) for node, machine in enumerate((near, far))]
         for node in nodes:
             ending.callback(_end, node)
         with met, LastingFleet(lambda: Fleet(world, meeting=met)) as fleet:
@@ -50,11 +50,9 @@ def fleet_on_two_nodes(world: int, folder: Path) -> Iterator[TwoNodes]:
         assert [node.wait(_END_LIMIT_S) for node in nodes] == [0, 0]
 
 
-def _start_node(machine: Machine, file: Path, rendezvous: str) -> "subprocess.Popen[bytes]":
-    words = ["-m", "launchers.torchrun_node", "--fleet-file", str(file)]
-    return subprocess.Popen(
-        machine.command(sys.executable, *words, "--rendezvous", rendezvous), cwd=_ROOT
-    )
+def _start_node(machine: Machine, file: Path, node: int) -> "subprocess.Popen[bytes]":
+    words = ["-m", "launchers.torchrun_node", "--fleet-file", str(file), "--node", str(node)]
+    return subprocess.Popen(machine.command(sys.executable, *words), cwd=_ROOT)
 
 
 def _end(node: "subprocess.Popen[bytes]") -> None:

@@ -108,9 +108,25 @@ def run(options: argparse.Namespace, _: object = None, make_fleet: MakesFleet = 
     earlier = None if options.compare is None else compare.earlier(options.compare)
     folder = _folder(options.out)
     loads = [machine.load()]
-    with _fleet(options, make_fleet) as on:
-        sections = work.measure(on)
-    loads.append(machine.load())
+    sections: dict[str, Any] = {}
+    try:
+        with _fleet(options, make_fleet) as on:
+            work.measure(on, sections)
+    finally:
+        if sections:  # also after an error half way: what was measured is told
+            loads.append(machine.load())
+            _tell(options, work, sections, loads, earlier, folder)
+    return 0
+
+
+def _tell(
+    options: argparse.Namespace,
+    work: "_Work",
+    sections: dict[str, Any],
+    loads: list[float],
+    earlier: document.Document | None,
+    folder: Path,
+) -> None:
     found = document.make(
         f"{interpreter()} -m testbed {shlex.join(sys.argv[1:])}",
         machine.describe(),
@@ -127,7 +143,6 @@ def run(options: argparse.Namespace, _: object = None, make_fleet: MakesFleet = 
     print(f"\n{_keep(found, folder)}", file=stream)
     if options.json:
         write_json(found, options.json)
-    return 0
 
 
 def _fleet(
@@ -217,17 +232,17 @@ class _Work:
         for name in names:
             subjects.check_places_tensors(name)
 
-    def measure(self, on: RunsCases) -> dict[str, Any]:
-        """All sections. Raises EnvironmentFault."""
-        sections: dict[str, Any] = {}
+    def measure(self, on: RunsCases, sections: dict[str, Any]) -> None:
+        """All sections, each entered in ``sections`` when it is whole. Raises EnvironmentFault."""
         place = (self._topology, self._setting)
         with progress("bench", len(self._plans), unit="sections") as bar:
             for name, plan in self._plans.items():
                 bar.now(f"{name} on {self._topology}")
                 if name == "cost":
-                    sections[name] = cost.measure(on, plan, *place)
+                    costs = cost.measure(on, plan, *place)
                     crowded = self._topology.size > self._cores
-                    sections["overhead"] = cost.overhead(sections[name], oversubscribed=crowded)
+                    over_all = cost.overhead(costs, oversubscribed=crowded)
+                    sections |= {name: costs, "overhead": over_all}
                 elif name == "stall":
                     sections[name] = stall.measure(on, plan, *place)
                 elif name == "throughput":
@@ -242,7 +257,6 @@ class _Work:
                         on, plan, over, self._cores, self._setting, bar.now
                     )
                 bar.advance()
-        return sections
 
     def parameters(self) -> dict[str, Any]:
         """All that decides what is measured."""

@@ -5,15 +5,27 @@ import socket
 import time
 
 from testbed import __version__
+from testbed.errors import one_line
 from testbed.world.far import FarWire
-from testbed.world.fleet_file import FleetFile
-from testbed.world.wire import Hello, Refused, Welcome, Wire
+from testbed.world.fleet_file import NODE_ENV, FleetFile
+from testbed.world.wire import GREETING_LIMIT, Hello, Refused, Welcome, Wire
 
 # On its own machine, at once or never; elsewhere a link may be down for a while.
 _NEAR_TIMEOUT_S = 10.0
 _FAR_TIMEOUT_S = 1.0
 _FAR_LIMIT_S = 120.0
 _AGAIN_S = 0.2
+
+
+def number_hosts(fleet: FleetFile) -> None:
+    """Have the environment say what it would if one torchrun had started all hosts of the fleet;
+    there is one on each node, which numbers its own from 0 on.
+    """
+    if fleet.nodes:
+        node = int(os.environ.get(NODE_ENV, "0"))
+        rank = node * (fleet.world // fleet.nodes) + host_index()
+        numbers = {"RANK": rank, "WORLD_SIZE": fleet.world, "GROUP_RANK": node}
+        os.environ.update({name: str(number) for name, number in numbers.items()})
 
 
 def host_index() -> int:
@@ -67,7 +79,7 @@ def _is_welcome(wire: Wire, hello: Hello) -> bool:
     """False if the connection ended first. Raises SystemExit if the controller says no."""
     try:
         wire.send(hello)
-        answer = wire.receive()
+        answer = wire.receive(GREETING_LIMIT)
     except OSError:
         return False
     if isinstance(answer, Refused):
@@ -76,7 +88,7 @@ def _is_welcome(wire: Wire, hello: Hello) -> bool:
 
 
 def _refused(why: str) -> SystemExit:
-    return SystemExit(f"testbed host {host_index()}: refused by the controller: {why}")
+    return SystemExit(f"testbed host {host_index()}: refused by the controller: {one_line(why)}")
 
 
 def _no_controller(fleet: FleetFile, error: OSError) -> SystemExit:

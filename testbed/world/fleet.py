@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from testbed.death import end_marked
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.record import ExitKind, RankRecord, RunRecord
 from testbed.scenario import Scenario, to_object
@@ -26,7 +27,7 @@ from testbed.trace.log import entries
 from testbed.trace.mismatch import stuck_in_mismatch
 from testbed.trace.recorder import event_of
 from testbed.trace.waits import Deadlock, prove
-from testbed.world.door import LAST_PORT, Door, Guest
+from testbed.world.door import LAST_PORT, LOOPBACK, Door, Guest, check_loopback
 from testbed.world.far import LOOK_S
 from testbed.world.fleet_file import FLEET_FILE_ENV, HOSTS, FleetFile
 from testbed.world.keys import Keys
@@ -63,6 +64,7 @@ _QUIET_AFTER_DEATH_S = 0.04
 _QUIET_S = 0.25
 # How often a case that says nothing is looked at.
 _PROBE_S = 0.02
+_ROOM_BYTES = 1 << 20
 # What ranks may record. Memory is taken only as it is used, by all ranks of a case together.
 _LOG_BYTES_PER_STEP = 16 * 1024
 _LOG_BYTES_MIN, _LOG_BYTES_MAX = 1 << 24, 1 << 28
@@ -179,7 +181,7 @@ class Fleet:
         self._guests: list[Guest] = []
         self._wires: list[Wire] = []
         self._selector = selectors.DefaultSelector()
-        self.folder = Path(tempfile.mkdtemp(prefix="testbed-"))
+        self.folder = _private_folder()
         self._launcher: subprocess.Popen[bytes] | None = None
         try:
             self._seat(self._start(port) if meeting is None else meeting.gather())
@@ -220,6 +222,7 @@ class Fleet:
                 self._launcher.wait()
             self._launcher.stdout.close()
             self._launcher = None
+            end_marked(str(self.folder))  # the launcher's task, had nobody ended it
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(self, scenario: Scenario) -> RunRecord:
@@ -252,8 +255,11 @@ class Fleet:
         store = self.folder / f"case-{case.number}"
         try:
             store.mkdir()
-        except OSError as error:  # whoever clears temporary files has come by
+        except FileNotFoundError as error:  # whoever clears temporary files has come by
             self._lost_why = f"the fleet's folder is gone ({error.strerror})"
+            raise EnvironmentFault(self._lost_why) from error
+        except OSError as error:
+            self._lost_why = f"the fleet's folder {self.folder} cannot be used ({error.strerror})"
             raise EnvironmentFault(self._lost_why) from error
         self._order(case, str(store))
         how = self._watch(case)
@@ -272,7 +278,8 @@ class Fleet:
             return "broken"
 
     def _start(self, port: int) -> list[Guest]:
-        with contextlib.closing(Door("127.0.0.1", port, self.world)) as door:
+        check_loopback()
+        with contextlib.closing(Door(LOOPBACK, port, self.world)) as door:
             fleet_file = self.folder / "fleet.json"
             FleetFile(door.host, door.port, door.token, self.world).write(fleet_file)
             launcher = [sys.executable, "-m", "launchers.torchrun"]
@@ -294,15 +301,15 @@ class Fleet:
             coming.register(door, selectors.EVENT_READ)
             coming.register(self._launcher.stdout, selectors.EVENT_READ)
             while len(seated) < self.world:
-                came = {key.fileobj for key, _ in coming.select(deadline - time.monotonic())}
-                if door in came:
-                    guest = door.admit(seated)
-                    seated.update({} if guest is None else {guest.host: guest})
-                elif came:
+                left = deadline - time.monotonic()
+                patience_s = left if door.patience_s is None else min(left, door.patience_s)
+                came = {key.fileobj for key, _ in coming.select(max(patience_s, 0))}
+                seated.update({guest.host: guest for guest in door.admit(seated)})
+                if came - {door}:
                     raise EnvironmentFault(
                         f"torchrun ended before its hosts came: {self._last_words()}"
                     )
-                else:
+                if time.monotonic() >= deadline:
                     raise EnvironmentFault(
                         f"{len(seated)} of {self.world} hosts came within {_START_LIMIT_S:.0f} s"
                     )
@@ -569,6 +576,28 @@ class Fleet:
             self._meeting.missed()
 
 
+def _private_folder() -> Path:
+    """A new folder that only its owner may enter, with room for what a fleet writes there. Raises
+    EnvironmentFault.
+    """
+    folder = None
+    asked_for = os.environ.get("TMPDIR") or None  # else a full one would be passed over in silence
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="testbed-", dir=asked_for))
+        with (folder / "room").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)
+        (folder / "room").unlink()
+    except OSError as error:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        where = asked_for or tempfile.tempdir or "the usual folders"
+        raise EnvironmentFault(
+            f"temporary files cannot be written to {where} ({error.strerror}): "
+            "make room there, or set TMPDIR to another folder"
+        ) from error
+    return folder
+
+
 def _environment() -> dict[str, str]:
     # Hosts import testbed and launchers from where this process did, whatever their folder.
     root = str(Path(__file__).resolve().parents[2])
@@ -607,6 +636,7 @@ def _rank_record(ended: Ended) -> RankRecord:
         status=ended.status,
         log_bytes=ended.capacity,
         frames=tuple(ended.frames),
+        left=ended.left,
     )
 
 

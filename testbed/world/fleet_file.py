@@ -4,6 +4,7 @@ A file that only its owner may read, or its contents in the environment: never a
 ``ps`` shows to everybody.
 """
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -14,6 +15,8 @@ from testbed.errors import BadInput
 
 FLEET_FILE_ENV = "TESTBED_FLEET_FILE"
 FLEET_ENV = "TESTBED_FLEET"
+NODE_ENV = "TESTBED_NODE"
+"""Number of the node that a host is on, where hosts are started elsewhere."""
 HOSTS = "testbed.world.host"
 """The module of hosts that fork ranks of cases."""
 
@@ -38,16 +41,58 @@ class FleetFile(msgspec.Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def write(self, path: Path) -> None:
-        """Make the file, in place of an older one, with mode 0600. Raises OSError."""
+        """Make the file, in place of an older fleet file, with mode 0600. Raises OSError, and
+        BadInput if there is another file at ``path``.
+        """
         draft, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
-        with os.fdopen(draft, "wb") as file:
-            file.write(msgspec.json.encode(self))
-        os.rename(name, path)
+        try:
+            with os.fdopen(draft, "wb") as file:
+                file.write(msgspec.json.encode(self))
+            check_replaceable(path)
+            os.rename(name, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):  # it has been renamed
+                os.unlink(name)
 
     def remove(self, path: Path) -> None:
         """Remove the file, if it is still this fleet's."""
-        if path.exists() and read(path) == self:
-            path.unlink()
+        with contextlib.suppress(BadInput):  # somebody has put another file there, or it is gone
+            if read(path) == self:
+                path.unlink(missing_ok=True)
+
+
+def check_place(path: Path) -> None:
+    """Raise BadInput where no fleet file can be made at ``path``: its folder cannot be, or there is
+    another file. Makes nothing.
+    """
+    folder = path.absolute().parent
+    try:
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+    except OSError as error:
+        raise BadInput(f"fleet file {path} cannot be written: {error.strerror}") from error
+    if not there.is_dir():
+        raise BadInput(f"fleet file {path} cannot be written: {there} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadInput(f"fleet file {path} cannot be written: {there} may not be written to")
+    check_replaceable(path)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise BadInput where something is at ``path`` that is no fleet file."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"fleet file {path} cannot be written: {error.strerror}") from error
+    try:
+        regular = path.is_file() and not path.is_symlink()
+        if regular:
+            read(path)
+    except BadInput:
+        regular = False
+    if not regular:
+        raise BadInput(f"fleet file {path}: there is another file, which stays: give another path")
 
 
 def read(path: Path) -> FleetFile:

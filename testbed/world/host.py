@@ -13,19 +13,20 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from testbed.death import die_with_parent
+from testbed.death import adopt_orphans, children, die_with_parent
 from testbed.errors import BadInput, EnvironmentFault
 from testbed.ownership import of_stack
 from testbed.scenario import Scenario, from_object
 from testbed.trace.log import SharedLog
 from testbed.world import fleet_file
-from testbed.world.call import call
+from testbed.world.call import call, number_hosts
 from testbed.world.far import LOOK_S, FarWire
 from testbed.world.fleet_file import FleetFile
 from testbed.world.interface import interface_of
@@ -54,6 +55,9 @@ _STACK_LIMIT_S = 0.25
 _OUTPUT_LIMIT = 64 * 1024
 # What is kept of each rank's log for its last words, which are bounded.
 _LOG_RESERVE = 256 * 1024
+# What a rank had started notices that it is gone, and goes too: a pipe closes, say.
+_LEAVE_LIMIT_S = 0.1
+_ROUNDS = 20
 
 
 @dataclass
@@ -128,6 +132,8 @@ class Host:
             child.close()
             os.close(child.stack_fd)
             os.close(child.output_fd)
+        self._children.clear()
+        _end(self._orphans())
         self._wire.close()
         self._selector.close()
 
@@ -184,6 +190,7 @@ class Host:
                 os.dup2(output_fd, 1)
                 os.dup2(output_fd, 2)
                 die_with_parent(host)
+                os.setpgid(0, 0)  # what it leaves behind is known by its group
                 wake_without_preempting()
                 self._wire.close()
                 ours.close()
@@ -289,6 +296,7 @@ class Host:
         for fd in (child.link, child.pidfd, child.keys):
             if fd is not None and fd in self._selector.get_map():
                 self._selector.unregister(fd)
+        left = self._end_left_by(child)
         stack = _slurp(child.stack_fd)
         stack = "" if child.broke else stack
         ended = Ended(
@@ -304,9 +312,52 @@ class Host:
             status=status,
             capacity=child.log.capacity,
             frames=of_stack(stack),
+            left=left,
         )
         child.close()
         self._wire.send(ended)
+
+    def _end_left_by(self, rank: Child) -> int:
+        """End what a rank that has ended left behind; how many processes that were. This host has
+        adopted them. One that left the rank's group is known to be nobody's that still runs once
+        the host has no other rank: then it counts for this last one.
+        """
+        ended = 0
+        for _ in range(_ROUNDS):  # the children of those that are ended are adopted in turn
+            left = [pid for pid in self._orphans() if not self._children or _is_of(pid, rank)]
+            if not left:
+                break
+            ended += _end(left)
+        return ended
+
+    def _orphans(self) -> list[int]:
+        ranks = {child.pid for child in self._children.values()}
+        return [pid for pid in children() if pid not in ranks]
+
+
+def _is_of(pid: int, rank: Child) -> bool:
+    """Whether an orphan is in the group of a rank that has ended."""
+    return os.getpgid(pid) == rank.pid
+
+
+def _end(pids: Sequence[int]) -> int:
+    """End children that are no ranks; how many did not do so by themselves at once."""
+    opened = [os.pidfd_open(pid) for pid in pids]
+    there = set(opened)
+    until = time.monotonic() + _LEAVE_LIMIT_S
+    with selectors.DefaultSelector() as waiting:
+        for pidfd in opened:
+            waiting.register(pidfd, selectors.EVENT_READ)
+        while there and (left_s := until - time.monotonic()) > 0:
+            for key, _ in waiting.select(left_s):
+                waiting.unregister(key.fd)
+                there.discard(key.fd)
+    for pidfd in there:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    for pid, pidfd in zip(pids, opened, strict=True):
+        os.waitpid(pid, 0)
+        os.close(pidfd)
+    return len(there)
 
 
 def _hear_out(child: Child) -> None:
@@ -367,6 +418,8 @@ def serve(prepare: Callable[[str], None], run_rank: RunRank) -> NoReturn:
         fleet = fleet_file.from_environment()
     except BadInput as error:
         sys.exit(f"testbed host: {error}")
+    number_hosts(fleet)
+    adopt_orphans()
     wire = call(fleet)
     gc.collect()
     gc.freeze()  # keeps the children from copying every page the collector would touch

@@ -59,6 +59,9 @@ class Meeting:
             raise EnvironmentFault(
                 f"fleet file {fleet_file} cannot be written: {error.strerror}"
             ) from error
+        except BadInput:
+            self._door.close()
+            raise
         self._patient_until = time.monotonic() + _START_LIMIT_S
 
     def __enter__(self) -> "Meeting":
@@ -113,8 +116,7 @@ class Meeting:
             # Before its first order a host says nothing: what is readable is the end.
             if guest.wire in ready or is_silent(guest):
                 seated.pop(host).wire.close()
-        came = self._door.admit(seated) if self._door in ready else None
-        if came is not None:
+        for came in self._door.admit(seated):
             if came.host in seated:
                 seated[came.host].wire.close()
             seated[came.host] = self._known[came.host] = came

@@ -5,6 +5,7 @@ Nothing executable travels. A host opens the connection and proves itself with t
 token; both sides refuse a testbed of another version.
 """
 
+import contextlib
 import hmac
 import socket
 import struct
@@ -15,6 +16,10 @@ import msgspec
 from testbed.trace.events import Frame
 
 MAX_MESSAGE = 1 << 30
+"""Bytes; the largest is Ended, with a rank's whole log."""
+GREETING_LIMIT = 4096
+"""Bytes of a message between two who do not know each other yet."""
+
 _LENGTH = struct.Struct("<I")
 
 
@@ -110,7 +115,8 @@ class Ended(Message, frozen=True, tag=True):
     """host -> controller: the rank's process is gone. exit, signal: as in RankRecord. block: its
     log. output: what it printed. trouble: it ended by a failure of the testbed's own code, not the
     subject's. status: of a process that ended without a word on the link, else -1. capacity: bytes
-    that the log can hold. frames: of ``stack``, innermost first.
+    that the log can hold. frames: of ``stack``, innermost first. left: processes that it left
+    behind and that were ended.
     """
 
     case: int
@@ -125,6 +131,7 @@ class Ended(Message, frozen=True, tag=True):
     status: int = -1
     capacity: int = 0
     frames: list[Frame] = []
+    left: int = 0
 
 
 class Probe(Message, frozen=True, tag=True):
@@ -241,16 +248,8 @@ class Wire:
         header = self._exactly(_LENGTH.size)
         if header is None:
             return None
-        (length,) = _LENGTH.unpack(header)
-        if length > limit:
-            raise WireError(f"a message of {length} bytes is past the limit of {limit}")
-        payload = self._exactly(length)
-        if payload is None:
-            return None
-        try:
-            return _decoder.decode(payload)
-        except msgspec.MsgspecError as error:
-            raise WireError(f"unreadable message ({error})") from error
+        payload = self._exactly(_length(header, limit))
+        return None if payload is None else _decoded(payload)
 
     def _exactly(self, size: int) -> bytes | None:
         got = bytearray()
@@ -270,6 +269,48 @@ class Wire:
     def close(self) -> None:
         """Close the connection."""
         self.socket.close()
+
+
+class Greeting:
+    """The first message of one who is not known yet, put together from what comes. Never more than
+    ``GREETING_LIMIT`` bytes of it are read.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self._got = bytearray()
+
+    def read(self) -> Any:
+        """The message once it is whole, None while more is to come. Raises WireError (nothing that
+        could become one, or it has closed) and OSError.
+        """
+        with contextlib.suppress(BlockingIOError):
+            part = self.socket.recv(_LENGTH.size + GREETING_LIMIT - len(self._got))
+            if not part:
+                raise WireError("it closed the connection")
+            self._got += part
+        if len(self._got) < _LENGTH.size:
+            return None
+        length = _length(bytes(self._got[: _LENGTH.size]), GREETING_LIMIT)
+        payload = bytes(self._got[_LENGTH.size :])
+        if len(payload) > length:
+            raise WireError("it did not wait for an answer")
+        return _decoded(payload) if len(payload) == length else None
+
+
+def _length(header: bytes, limit: int) -> int:
+    (length,) = _LENGTH.unpack(header)
+    if length > limit:
+        raise WireError(f"a message of {length} bytes is past the limit of {limit}")
+    return int(length)
+
+
+def _decoded(payload: bytes) -> Any:
+    try:
+        return _decoder.decode(payload)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise WireError(f"unreadable message ({error})") from error
 
 
 def same_token(left: str, right: str) -> bool:

@@ -12,8 +12,10 @@ from functools import cache
 from typing import NamedTuple
 
 from testbed.cache import KVCache, TransferController
+from testbed.errors import BadInput, EnvironmentFault
 from testbed.protocols import Groups
 from testbed.scenario import Call, Scenario
+from testbed.subjects import bad_code
 from testbed.subjects.base import Need
 from testbed.subjects.sglang import checkout, names, releases
 from testbed.subjects.sglang.hiradix import HIRADIX, HiRadixSubject
@@ -146,7 +148,7 @@ def _lifts(entry: releases.Entry, name: str, kind: CacheClass) -> bool:
         return False
     try:
         lifted(name)
-    except Unliftable:
+    except (Unliftable, bad_code.BadCode):
         return False
     return True
 
@@ -171,13 +173,22 @@ def check(name: str) -> None:
 
 @cache
 def lifted(name: str) -> Lifted:
-    """Lift a subject, once per process. Raises as ``check``, and Unliftable."""
+    """Lift a subject, once per process. Raises as ``check``, and Unliftable, or BadCode where the
+    code itself is wrong.
+    """
     parsed = names.parse(name)
     source = _source(parsed)
     try:
         return lift(source, _KINDS[parsed.cache].cache)
     except LiftError as error:
         raise Unliftable(f"subject {name} cannot be lifted, choose another: {error}") from error
+    except (BadInput, EnvironmentFault, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # whatever the source's own code raises, SystemExit too
+        told = bad_code.told(error, lambda file: file.startswith(source.told("")))
+        if not told:
+            raise
+        raise bad_code.BadCode(f"subject {name} cannot be loaded: {told}") from error
 
 
 def offers(name: str) -> Collection[Call]:

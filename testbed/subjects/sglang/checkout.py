@@ -38,9 +38,14 @@ class Checkout:
         """Text of one file, as it was when first read. Raises EnvironmentFault."""
         if path not in self._texts:
             try:
-                self._texts[path] = (self._package / path).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
+                # As Python reads it, which passes over a mark at the start.
+                self._texts[path] = (self._package / path).read_text(encoding="utf-8-sig")
+            except OSError as error:
                 raise EnvironmentFault(f"{self.told(path)}: cannot be read ({error})") from error
+            except UnicodeDecodeError as error:
+                raise BadInput(
+                    f"{self.told(path)}: is no UTF-8 text (byte {error.start}): mend it"
+                ) from error
         return self._texts[path]
 
     def mentioning(self, word: str) -> Iterator[str]:

@@ -104,6 +104,17 @@ def _paths(module: str) -> tuple[str, str]:
     return f"{inside}.py", f"{inside}/__init__.py"
 
 
+def _parsed(text: str, told: str) -> ast.Module:
+    """Raises SyntaxError that names the file, for all that is no Python."""
+    if "\0" in text:  # of which Python does not say where it is
+        line = text[: text.find("\0")].count("\n") + 1
+        raise SyntaxError("source code cannot contain null bytes", (told, line, None, None))
+    try:
+        return ast.parse(text, told)
+    except (RecursionError, MemoryError) as error:
+        raise SyntaxError("too deeply nested", (told, 1, None, None)) from error
+
+
 class _Namespace(dict[str, Any]):
     """Globals of lifted code: a name that is missing is brought to life by its module."""
 
@@ -126,7 +137,7 @@ class Module:
         self.name = name
         self.told = library.source.told(path)
         text = library.source.read(path)
-        tree = ast.parse(text)
+        tree = _parsed(text, self.told)
         self._defined = dict(_definitions(tree))
         self._bound_otherwise = _bound_at_top(tree) - self._defined.keys()
         self._coming: set[str] = set()

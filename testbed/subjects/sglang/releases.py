@@ -2,21 +2,23 @@
 
 A release is kept in the cache as the Python files of its wheel that lifting may read, with
 ``source.json`` naming the wheel and the SHA-256 of it and of every file. An entry that is not what
-it was when it was fetched is fetched again.
+it was when it was fetched is fetched again. The wheels of known releases must be those in
+``wheels``; of any wheel no more is read than sources can be large.
 """
 
 import hashlib
 import re
 import shutil
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from testbed.errors import EnvironmentFault
-from testbed.subjects.sglang import cache_folder
+from testbed.errors import BadInput, EnvironmentFault
+from testbed.subjects.sglang import cache_folder, wheels
 from testbed.subjects.sglang.download import download
 from testbed.subjects.sglang.names import PACKAGE, RELEASE, check_version
 
@@ -29,6 +31,23 @@ _KEPT = re.compile(
     r"|[^/]*)\.py"
 )
 
+
+# The largest file of any release so far has under 0.5 MB, all that are kept of one under 10 MB.
+_FILE_LIMIT_BYTES = 8 << 20
+_ALL_LIMIT_BYTES = 128 << 20
+_MEMBERS_LIMIT = 100_000
+_PIECE_BYTES = 1 << 20
+
+# What zipfile raises for an archive that is none, is damaged, encrypted or packed by other means.
+_UNREADABLE = (
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+)
 
 # Entries whose files this process has checked: once is enough, reading checks each file again.
 _SEEN_SOUND: set[tuple[Path, str]] = set()
@@ -91,14 +110,19 @@ class Release:
                 f"{self.told(path)}: {trouble}; "
                 f"`python -m testbed subjects fetch {self.name}` fetches it again"
             )
-        return raw.decode()
+        return raw.decode("utf-8-sig")  # as Python reads it, which passes over a mark at the start
 
     def told(self, path: str) -> str:
         """How tracebacks and messages name a file: ``sglang-0.5.19/srt/mem_cache/...``."""
         return f"{PACKAGE}-{self.version}/{path}"
 
     def trouble(self) -> str:
-        """The first file that is not what was fetched, and why; "" where all are."""
+        """The first file that is not what was fetched, and why; "" where all are, and their wheel
+        is the known one.
+        """
+        known = wheels.SHA256.get(self.version, self.manifest.sha256)
+        if known != self.manifest.sha256:
+            return f"it was made from another wheel than the known one (SHA-256 {known})"
         for path in self.manifest.files:
             trouble, _ = self._bytes(path)
             if trouble:
@@ -106,12 +130,16 @@ class Release:
         return ""
 
     def _bytes(self, path: str) -> tuple[str, bytes]:
+        file = self.folder / path
         try:
-            raw = (self.folder / path).read_bytes()
+            if not file.is_file():  # a pipe, say, would be read for ever
+                return "is not in the cache", b""
+            raw = file.read_bytes()
         except OSError as error:
             return f"cannot be read from the cache ({error.strerror})", b""
-        changed = hashlib.sha256(raw).hexdigest() != self.manifest.files.get(path)
-        return ("the cached file was changed" if changed else ""), raw
+        if hashlib.sha256(raw).hexdigest() != self.manifest.files.get(path):
+            return "the cached file was changed", raw
+        return ("" if _is_text(raw) else "the cached file is no UTF-8 text"), raw
 
 
 def cached() -> list[str]:
@@ -136,7 +164,9 @@ def fetch(version: str) -> Release:
         with cache_folder.workshop() as made:
             wheel = download(version, made)
             _put_in_place(_unpack(wheel, version, made / folder.name), folder)
-    except (OSError, zipfile.BadZipFile) as error:
+    except BadInput:
+        raise
+    except _UNREADABLE as error:
         raise EnvironmentFault(
             f"subject {RELEASE}{version}: cannot be kept in the cache folder ({error})"
         ) from error
@@ -202,22 +232,72 @@ def _sound(folder: Path) -> Release | None:
 
 
 def _unpack(wheel: Path, version: str, into: Path) -> Path:
+    digest = _checked(wheel, version)
     files: dict[str, str] = {}
     with zipfile.ZipFile(wheel) as archive:
-        for member in archive.namelist():
-            if _KEPT.fullmatch(member) is None or ".." in member.split("/"):
-                continue
+        for member in _wanted(archive, version):
             raw = archive.read(member)
-            path = member.removeprefix(f"{PACKAGE}/")
+            if not _is_text(raw):
+                continue  # no source of Python's: lifting finds that it lacks it
+            path = member.filename.removeprefix(f"{PACKAGE}/")
             target = into / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(raw)
             files[path] = hashlib.sha256(raw).hexdigest()
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     manifest = Manifest(version, wheel.name, digest, files, FORMAT)
     into.mkdir(exist_ok=True)
     (into / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     return into
+
+
+def _checked(wheel: Path, version: str) -> str:
+    """The wheel's SHA-256. Raises EnvironmentFault for another wheel of a known release."""
+    digest = hashlib.sha256()
+    with wheel.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    known = wheels.SHA256.get(version, digest.hexdigest())
+    if digest.hexdigest() != known:
+        raise EnvironmentFault(
+            f"subject {RELEASE}{version}: the package index delivered another wheel than the known "
+            f"one (SHA-256 {digest.hexdigest()}, known is {known}): it is not used"
+        )
+    return known
+
+
+def _wanted(archive: zipfile.ZipFile, version: str) -> list[zipfile.ZipInfo]:
+    """The members to keep. Raises EnvironmentFault where they are larger than sources can be; what
+    the archive says of their size is what is read of them at most.
+    """
+    members = archive.infolist()
+    wanted = [
+        member
+        for member in members
+        if _KEPT.fullmatch(member.filename) and ".." not in member.filename.split("/")
+    ]
+    sizes = [member.file_size for member in wanted]
+    too_large = [
+        f"{what} {size}, at most {limit}"
+        for what, size, limit in (
+            ("files in it:", len(members), _MEMBERS_LIMIT),
+            ("bytes of its largest source:", max(sizes, default=0), _FILE_LIMIT_BYTES),
+            ("bytes of its sources:", sum(sizes), _ALL_LIMIT_BYTES),
+        )
+        if size > limit
+    ]
+    if too_large:
+        raise EnvironmentFault(
+            f"subject {RELEASE}{version}: its wheel is too large to be one ({too_large[0]})"
+        )
+    return wanted
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _put_in_place(new: Path, folder: Path) -> None:

@@ -14,7 +14,11 @@ from testbed.subjects.sglang.lift import LiftError
 
 
 class AbsentAttribute(LiftError, AttributeError):
-    """Lifted code read an attribute that the testbed does not give it."""
+    """Lifted code read an attribute that the testbed does not give it. name: the attribute's."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class StandIn(SimpleNamespace):
