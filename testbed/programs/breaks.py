@@ -101,10 +101,10 @@ class _Damage:
         number = next(self._numbers)
         how, nth = self._what.how, self._what.nth
         if how == "swap" and number == nth + 1 and self._held is not None:
-            result = call(*args, **kwargs)
-            if not self._held.is_made:
-                self._held.made()
+            if not self._held.is_made:  # else somebody has waited for it: too late to swap
                 self._told(str(self._what))
+            result = call(*args, **kwargs)
+            self._held.made()
             return result
         if number != nth:
             return call(*args, **kwargs)

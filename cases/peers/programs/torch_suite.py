@@ -15,6 +15,7 @@ FOLDER = "TESTBED_FOLDER"
 PASSED = "passed"
 _FOLDERS = ("barrier", "test_dir", "init_dir")
 _TIMEOUT = timedelta(seconds=100)
+_SEED = 1234
 
 
 def prepare() -> Any:
@@ -54,6 +55,9 @@ def distributed_test(method: str) -> str:
         timeout=_TIMEOUT,
     )
     case._barrier()
+    suite.random.seed(_SEED)
+    suite.np.random.seed(_SEED)
+    suite.torch.manual_seed(_SEED)
     try:
         getattr(Case, method)(case)
     except unittest.SkipTest as skipped:
