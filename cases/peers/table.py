@@ -86,9 +86,7 @@ def _damaged(peer: Peer, broken: Broken, fleet: Fleet, store: RunStore) -> Row:
         wrong = "not found"
     else:
         wrong = misnamed(verdict, broken)
-    return Row(
-        peer.name, peer.ranks, broken.what, str(verdict.outcome), _told(verdict), wrong
-    )
+    return Row(peer.name, peer.ranks, broken.what, str(verdict.outcome), _told(verdict), wrong)
 
 
 def misnamed(verdict: Verdict, broken: Broken) -> str:
@@ -100,7 +98,6 @@ def misnamed(verdict: Verdict, broken: Broken) -> str:
     ends = len(named) == 1 and "->" in first.channel  # of a message: both ends are told
     if broken.rank not in named and not (ends and str(broken.rank) in first.did):
         return f"rank {broken.rank} is wrong, not {sorted(named)}"
-    # What the others were told of, and they of it: the operation they miss is theirs.
     line = f"{first.one_line()} {verdict.summary}"
     missing = [part for part in broken.at if part not in line]
     return f"{', '.join(missing)} is not named" if missing else ""

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
 from torch.distributed import distributed_c10d
 
 from testbed.programs.plan import Break
 from testbed.trace.operations import FORMS, Form
+
+_c10d: Any = torch._C._distributed_c10d  # the type stubs lack what is used of it
 
 _ALSO_THERE = ("send", "recv")
 """Functions that torch's own module calls by name."""
@@ -146,7 +147,7 @@ class _Later:
 def _finished() -> dist.Work:
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result([])
-    work: dist.Work = _create_work_from_future(future)
+    work: dist.Work = _c10d._create_work_from_future(future)
     return work
 
 

@@ -3,8 +3,7 @@
 import os
 from datetime import timedelta
 
-import torch.distributed as dist
-from torch._C._distributed_c10d import Store  # where the type stubs have it
+from torch._C._distributed_c10d import Store, TCPStore  # where the type stubs have them
 
 from testbed.world.seat import RankSeat
 from testbed.world.store import FolderStore
@@ -27,9 +26,7 @@ def take_place(seat: RankSeat) -> None:
     world = seat.scenario.topology.size
     meeting = FolderStore(seat.store, world, _MEET_LIMIT)
     if seat.rank == 0:
-        served = dist.TCPStore(
-            _ADDRESS, 0, None, is_master=True, wait_for_workers=False, use_libuv=True
-        )
+        served = TCPStore(_ADDRESS, 0, None, is_master=True, wait_for_workers=False, use_libuv=True)
         _stores.append(served)
         meeting.set(_PORT_KEY, str(served.port))
     port = meeting.get(_PORT_KEY).decode()

@@ -4,11 +4,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
+from torch.distributed import _functional_collectives
 from torch.distributed import all_reduce as imported_before
 from torch.distributed.device_mesh import init_device_mesh
 
 from cases.peers.programs.world import digest, gloo
+
+functional: Any = _functional_collectives
+new_subgroups: Any = dist.new_subgroups
 
 
 def every_kind() -> list[float]:
@@ -141,16 +144,14 @@ def functional_left_out(skipping: int) -> list[float]:
 def subgroups() -> list[float]:
     """Groups of groups: pairs, rows and columns of a mesh."""
     with gloo() as me:
-        mine, _ = dist.new_subgroups(2)
+        mine, _ = new_subgroups(2)
         value = torch.full((3,), float(me.rank))
         dist.all_reduce(value, group=mine)
         mesh = init_device_mesh("cpu", (me.size // 2, 2), mesh_dim_names=("rows", "columns"))
         along = torch.full((2,), me.rank + 1.0)
         dist.all_reduce(along, group=mesh.get_group("rows"))
         across = torch.full((4,), me.rank + 1.0)
-        dist.all_gather_into_tensor(
-            torch.empty(8), across, group=mesh.get_group("columns")
-        )
+        dist.all_gather_into_tensor(torch.empty(8), across, group=mesh.get_group("columns"))
         dist.broadcast(across, group_src=0, group=mesh["columns"].get_group())
         return digest([value, along, across])
 

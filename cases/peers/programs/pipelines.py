@@ -39,7 +39,7 @@ def schedule(name: str, microbatches: int = 8, steps: int = 2) -> list[float]:
         told = []
         for step in range(steps):
             torch.manual_seed(50 + step)
-            whole, aim = torch.randn(microbatches * 2, _WIDTH), torch.randn(microbatches * 2, _WIDTH)
+            whole, aim = torch.randn(2, microbatches * 2, _WIDTH).unbind()
             losses: list[torch.Tensor] = []
             first = (whole,) if 0 in mine else ()
             last = {"target": aim, "losses": losses} if total - 1 in mine else {}

@@ -1,5 +1,5 @@
-"""PyTorch's own ``DistributedTest`` for gloo, from the wheel: one of its methods at a time, on ranks
-that exist already instead of those that its harness would start.
+"""PyTorch's own ``DistributedTest`` for gloo, from the wheel: one of its methods at a time, on
+ranks that exist already instead of those that its harness would start.
 """
 
 import os
@@ -41,7 +41,7 @@ def distributed_test(method: str) -> str:
         (folder / name).mkdir(parents=True, exist_ok=True)
     os.environ["TEMP_DIR"] = str(folder)
 
-    class Case(suite.TestDistBackend, suite.DistributedTest._DistTestBase):  # type: ignore[misc]
+    class Case(suite.TestDistBackend, suite.DistributedTest._DistTestBase):  # type: ignore[misc, name-defined]
         """As torch's own tests put it together for their harness."""
 
     case = Case(method)

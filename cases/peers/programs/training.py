@@ -1,5 +1,7 @@
 """Training of small models: DDP, FSDP2, tensor parallelism."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -14,6 +16,10 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from cases.peers.programs.world import digest, gloo
+
+
+def _local(tensor: Any) -> Any:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _model() -> nn.Sequential:
@@ -80,7 +86,7 @@ def fsdp(steps: int = 3) -> list[float]:
             optimizer.step()
         total = loss.detach().clone()
         dist.all_reduce(total)
-        return digest([total, *(one.to_local() for one in model.parameters())])
+        return digest([total, *(_local(one) for one in model.parameters())])
 
 
 def tensor_parallel(steps: int = 2) -> list[float]:
@@ -93,7 +99,7 @@ def tensor_parallel(steps: int = 2) -> list[float]:
         for step in range(steps):
             block(_batch(0, step)).square().mean().backward()
         grads = [one.grad for one in block.parameters()]
-        return digest([one.to_local() if isinstance(one, DTensor) else one for one in grads])
+        return digest([_local(one) for one in grads])
 
 
 def dtensor(left_out: int = -1) -> list[float]:
@@ -102,9 +108,9 @@ def dtensor(left_out: int = -1) -> list[float]:
         mesh = init_device_mesh("cpu", (me.size,))
         whole = torch.arange(4.0 * me.size * 2).view(4 * me.size, 2)
         split = distribute_tensor(whole, mesh, [Shard(0)])
-        product = split @ distribute_tensor(torch.ones(2, 4), mesh, [Replicate()])
+        product: Any = split @ distribute_tensor(torch.ones(2, 4), mesh, [Replicate()])
         if me.rank != left_out:
-            product = product.redistribute(mesh, [Shard(1)]) if me.size <= 4 else product
+            product = product.redistribute(mesh, [Shard(1)])
         every = product.redistribute(mesh, [Replicate()]).to_local()
         norm = split.norm().full_tensor()
         return digest([every, norm])
