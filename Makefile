@@ -45,12 +45,15 @@ FLEET_OPTIONS = --world $(WORLD) $(call option,--pp,$(PP)) $(call option,--tp,$(
 # Empty where nobody gave one: then NCCL has as many ranks as there are GPUs.
 GIVEN_WORLD = $(if $(filter file,$(origin WORLD)),,$(WORLD))
 
+# Packages of their own, for test-peers only.
+PEERS = .peers
+
 # A session of its own, so that `latest` of the main job stays what it was.
 BUGS_OUT = reports/out/bugs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test-pp test-bugs soak soak-faults matrix test lint bench-pp bench-harness clean \
-	has-packages test-nccl nightly gpu-check
+.PHONY: help setup test-pp test-bugs test-peers soak soak-faults matrix test lint bench-pp \
+	bench-harness clean has-packages test-nccl nightly gpu-check
 
 help: ## this list
 	@echo "make TARGET [VARIABLE=value ...]"
@@ -79,6 +82,9 @@ test-bugs: $(READY) ## every planted bug under its scenarios: the table of what 
 	@$(PY) -m pytest -q cases/bugs --world $(WORLD) --runs-out $(BUGS_OUT) \
 		$(if $(filter-out 1,$(JOBS)),-n $(JOBS)); \
 	tests=$$?; $(PY) -m reports.sensitivity $(BUGS_OUT)/latest && exit $$tests
+
+test-peers: $(READY) $(PEERS)/.ready ## programs that nobody here wrote, sound and broken: is each named right
+	PYTHONPATH=$(PEERS) $(PY) -m cases.peers $(K)
 
 matrix: $(READY) ## every cached SGLang release under the scenarios with a published report
 	$(PY) -m testbed matrix --world $(WORLD) $(call option,--subjects,$(SUBJECT)) \
@@ -130,6 +136,12 @@ $(READY): requirements.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 endif
+
+# Offline, or where one cannot be had: what needs it is skipped, and says so.
+$(PEERS)/.ready: requirements-peers.txt
+	@mkdir -p $(PEERS)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+		--target $(PEERS) -r $< && touch $@ || echo "requirements-peers.txt: not installed"
 
 has-packages:
 	@$(PYTHON) -c 'import importlib.util as u, sys; \

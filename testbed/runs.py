@@ -299,6 +299,11 @@ def execute(fleet: RunsCases, scenario: Scenario, store: RunStore) -> RunResult:
     Raises BadInput if the scenario cannot be run, EnvironmentFault if the fleet failed.
     """
     prepare(scenario)
+    return execute_as_it_is(fleet, scenario, store)
+
+
+def execute_as_it_is(fleet: RunsCases, scenario: Scenario, store: RunStore) -> RunResult:
+    """The same for a fleet whose ranks take other scenarios than ``prepare`` knows."""
     keep_sessions()  # refused before anything has run
     run_record = fleet.run(scenario)
     try:
