@@ -14,9 +14,10 @@ from testbed.oracles.sides import (
     told_apart,
 )
 from testbed.oracles.standing import site
-from testbed.oracles.view import SENDS, Op, Pipe, RankView, View
+from testbed.oracles.view import Op, Pipe, RankView, View
 from testbed.topology import told_tag
 from testbed.trace.events import Enter, Touched
+from testbed.trace.waits import SENDS
 from testbed.verdict import Finding
 
 NAME = "pairing"
