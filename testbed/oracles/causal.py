@@ -9,15 +9,16 @@ Channel = str | Pipe
 
 def channel(op: Op) -> Channel:
     """The group of a collective, the pipe of a message; of a wait, that of what it waits for."""
-    return op.enter.group if op.of_group else op.pipe
+    return op.way.channel(op.rank)
 
 
 def depths(view: View) -> dict[tuple[Channel, int], int]:
     """(channel, ordinal) -> how many rounds of operations must lie before it.
 
-    In each round every thread of a rank enters its next operation, once the one before it could return: a
-    collective when all who ever entered it have, a receive when its message was sent, anything else
-    at once. Where ranks hold each other for ever, all of them go on: what follows is no evidence.
+    In each round every thread of a rank enters its next operation, once the one before it could
+    return: a collective when all who ever entered it have, a receive when its message was sent,
+    anything else at once. Where ranks hold each other for ever, all of them go on: what follows is
+    no evidence.
     """
     walks = [walk for rank in view.ranks.values() for walk in _walks(rank)]
     due: dict[tuple[Channel, int], int] = defaultdict(int)

@@ -15,6 +15,7 @@ from testbed.trace.events import (
     Block,
     Call,
     Complete,
+    Dropped,
     End,
     Enter,
     Event,
@@ -22,7 +23,6 @@ from testbed.trace.events import (
     Exit,
     Final,
     Fired,
-    Dropped,
     Group,
     Left,
     Query,
@@ -121,17 +121,9 @@ class Op(NamedTuple):
         return self.enter.caller == MODEL
 
     @property
-    def of_group(self) -> bool:
-        """Whether it, or what it waits for, is a collective: its channel is the group."""
-        return not is_message(self.enter.op)
-
-    @property
     def pipe(self) -> Pipe:
         """The way of a send or a receive, or of the one it waits for."""
-        enter = self.enter
-        sends = awaited_op(enter.op) in SENDS
-        ends = (self.rank, enter.peer) if sends else (enter.peer, self.rank)
-        return Pipe(enter.group, *ends, enter.tag if has_tags(enter.group) else NO_TAG)
+        return self.way.pipe(self.rank)
 
 
 class Way(NamedTuple):
@@ -147,6 +139,15 @@ class Way(NamedTuple):
     def of(cls, event: Touched | Settled | Dropped) -> "Way":
         """That of the operation which an event is about."""
         return cls(event.op, event.group, event.ordinal, event.peer, event.tag)
+
+    def pipe(self, rank: int) -> Pipe:
+        """The pipe of a message that this rank sends or receives."""
+        ends = (rank, self.peer) if self.op in SENDS else (self.peer, rank)
+        return Pipe(self.group, *ends, self.tag if has_tags(self.group) else NO_TAG)
+
+    def channel(self, rank: int) -> "str | Pipe":
+        """The group of a collective, the pipe of a message."""
+        return self.pipe(rank) if is_message(self.op) else self.group
 
 
 class RankStep:
