@@ -43,6 +43,11 @@ class Divergence:
         """Whether neither side is the larger one."""
         return len(self.majority) == len(self.minority)
 
+    @property
+    def no_majority(self) -> str:
+        """Of an even divergence: why neither side is the one to look at first."""
+        return "two ranks, no majority" if len(self.majority) == 1 else "no side is the majority"
+
     def where(self) -> str:
         """``step 1, write #0``."""
         where = self.channel if self.ordinal < 0 else f"{self.channel} #{self.ordinal}"

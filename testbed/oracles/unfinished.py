@@ -13,12 +13,11 @@ from testbed.verdict import Finding, Outcome
 
 def unfinished(view: View, oracle: str) -> Iterator[Finding]:
     """First the Works that were thrown away, then what a rank that came to its end left undone."""
-    yield from breaches(
-        oracle, (breach for rank in view.ranks.values() for breach in _dropped(rank))
-    )
+    ranks = list(view.ranks.values())
+    yield from breaches(oracle, (breach for rank in ranks for breach in _dropped(rank)))
     for pipe, ends in pipes(view).items():
         yield from _unmatched(view, oracle, pipe, ends)
-    yield from breaches(oracle, (breach for rank in view.ranks.values() for breach in _kept(rank)))
+    yield from breaches(oracle, (breach for rank in ranks for breach in _kept(rank)))
 
 
 # Works

@@ -111,6 +111,11 @@ class Op(NamedTuple):
         return not is_message(self.enter.op) and not self.is_wait
 
     @property
+    def is_message(self) -> bool:
+        """Whether it is a send or a receive, or the wait for one."""
+        return is_message(self.enter.op)
+
+    @property
     def is_wait(self) -> bool:
         """Whether it waits for an operation that was entered before."""
         return self.enter.op.startswith("wait")
