@@ -4,6 +4,7 @@ followed from it.
 
 import re
 import signal
+from dataclasses import replace
 from typing import NamedTuple
 
 from testbed.oracles import frames, standing
@@ -34,7 +35,9 @@ class _Place(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """The outcome, the step and ranks of its root, and notes on the ranks that followed."""
+    """The outcome, the step and ranks of its root, and notes on the ranks that followed. stuck: the
+    step in which it came to light, if that is a later one.
+    """
 
     outcome: Outcome
     step: int
@@ -42,6 +45,12 @@ class Ending(NamedTuple):
     summary: str
     divergence: Divergence
     notes: tuple[str, ...]
+    stuck: int = -1
+
+    @property
+    def until(self) -> int:
+        """Last step whose violations are no consequence of it."""
+        return max(self.step, self.stuck)
 
 
 def ending(view: View) -> Ending | None:
@@ -165,7 +174,8 @@ def _deadlock(view: View) -> Ending:
     first = min(proof.cycle, key=order)
     notes = tuple(f"{wait}: stuck behind" for wait in proof.behind)
     divergence = _meeting(view, first, proof)
-    return Ending(Outcome.DEADLOCK, divergence.step, proof.ranks, proof.told(), divergence, notes)
+    step, told = divergence.step, proof.told()
+    return Ending(Outcome.DEADLOCK, step, proof.ranks, told, divergence, notes, first.step)
 
 
 def _awaited(view: View, wait: Wait) -> Op | None:
@@ -197,13 +207,13 @@ def _meeting(view: View, wait: Wait, proof: Deadlock) -> Divergence:
         did[one] = _made(view, view.ranks[one], op)
     for one in absent:
         did[one] = _left_out(view, one, op)
+    even = len(there) == len(absent) and not absent & {*proof.ended, *proof.unknown}
     if len(there) != len(absent):
         odd = min(there, absent, key=len)
-    elif absent & {*proof.ended, *proof.unknown}:
-        odd = absent
     else:
-        odd = max(there, absent, key=min)
-    return singled_out(op.step, str(channel(op)), did, sorted(odd), op.enter.ordinal)
+        odd = max(there, absent, key=min) if even else absent
+    found = singled_out(op.step, str(channel(op)), did, sorted(odd), op.enter.ordinal)
+    return replace(found, even=even)
 
 
 def _made(view: View, rank: RankView, op: Op) -> str:
