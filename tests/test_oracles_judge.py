@@ -503,7 +503,8 @@ def test_a_peer_that_does_not_exist_is_named_by_the_deadlock() -> None:
     assert verdict.outcome is Outcome.DEADLOCK
     assert "rank 99 does not exist" in verdict.summary
     assert verdict.first_divergence is not None
-    assert verdict.first_divergence.minority == (99,)
+    assert verdict.first_divergence.minority == (0,)
+    assert verdict.first_divergence.did["99"] == "does not exist"
 
 
 def test_a_hang_names_the_collective_in_flight_that_a_rank_left_out() -> None:
@@ -526,9 +527,7 @@ def test_a_hang_names_the_collective_in_flight_that_a_rank_left_out() -> None:
     assert "its last operation was all_reduce #1 of tp[pp0]" in first.did["2"]
 
 
-def test_a_deadlock_began_where_the_first_receive_was_left_out_not_where_the_send_is_waited_for() -> (
-    None
-):
+def test_a_deadlock_began_at_the_receive_left_out_not_at_the_wait_for_its_send() -> None:
     record = replace(Model("pp2tp1").record(), promises={})
     record = without_calls(record, 1)
     record = cut(record, 0, lambda one: isinstance(one, Enter) and one.op == "wait", exit="stopped")

@@ -190,8 +190,9 @@ def _awaited(view: View, wait: Wait) -> Op | None:
 
 
 def _meeting(view: View, wait: Wait, proof: Deadlock) -> Divergence:
-    """The operation that some ranks came to and others never did. The fewer are the odd ones; where
-    they are as many, those that have ended or do not exist, else those without the lowest rank.
+    """The operation that some ranks came to and others never did. Odd is who waits for a rank that
+    does not exist, else the fewer are; where they are as many, those that have ended, else nobody
+    can say: the side without the lowest rank is listed first.
     """
     op = _awaited(view, wait)
     did = _standings(view)
@@ -208,12 +209,14 @@ def _meeting(view: View, wait: Wait, proof: Deadlock) -> Divergence:
     for one in absent:
         did[one] = _left_out(view, one, op)
     even = len(there) == len(absent) and not absent & {*proof.ended, *proof.unknown}
-    if len(there) != len(absent):
+    if absent & set(proof.unknown):
+        odd = {wait.rank}
+    elif len(there) != len(absent):
         odd = min(there, absent, key=len)
     else:
         odd = max(there, absent, key=min) if even else absent
     found = singled_out(op.step, str(channel(op)), did, sorted(odd), op.enter.ordinal)
-    return replace(found, even=even)
+    return replace(found, even=True, majority=tuple(sorted(taking_part - odd))) if even else found
 
 
 def _made(view: View, rank: RankView, op: Op) -> str:
@@ -229,7 +232,7 @@ def _left_out(view: View, absent: int, op: Op) -> str:
     """What a rank did that never came to the operation of another one."""
     rank = view.ranks.get(absent)
     if rank is None:
-        return f"rank {absent} does not exist"
+        return "does not exist"
     other = {"send": "receive", "isend": "receive", "recv": "send", "irecv": "send"}
     kind = other.get(op.enter.op, op.enter.op)
     where = f"{kind} #{op.enter.ordinal} of {channel(op)}"
