@@ -19,8 +19,8 @@ class Broken:
     """A program broken in one way.
 
     what: in a few words. breaks: damage above the recorder. args: arguments besides the program's
-    own, where damage cannot express it. rank: who is wrong. at: parts of the channel and of what is
-    said of it, all of which must be there. unseen: why no record can show it; then nothing is to be
+    own, where damage cannot express it. rank: who is wrong. at: what must be told of where the
+    ranks first differed: a way of messages is its channel, the rest may be anywhere in the line. unseen: why no record can show it; then nothing is to be
     found.
     """
 
@@ -286,9 +286,9 @@ def _pipelines() -> Iterator[Peer]:
         in_tests=True,
     )
     for name, neighbours in _SCHEDULES:
-        # Two messages to each neighbour settle the shapes, then come the activations. All that rank 0 sends
-        # at first goes to rank 1; what it takes first comes from the rank before it in the ring,
-        # where the stages go round, else from rank 1.
+        # Two messages to each neighbour settle the shapes, then come the activations. All that
+        # rank 0 sends at first goes to rank 1; what it takes first comes from the rank before it in
+        # the ring, where the stages go round, else from rank 1.
         first = 2 * neighbours
         for ranks in (2, 4):
             before = ranks - 1 if neighbours == _LOOPED else 1

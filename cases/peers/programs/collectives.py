@@ -116,8 +116,9 @@ def root_goes_round(rounds: int = 2) -> list[float]:
                 dist.broadcast(value, root)
                 value += root + 1
                 dist.barrier()
-                dist.reduce(summed, root)
-                summed = torch.full((2,), me.rank + value[0].item())
+        for root in range(me.size):
+            dist.reduce(summed, root)
+            summed = torch.full((2,), me.rank + value[0].item())
         return digest([value, summed])
 
 
