@@ -20,8 +20,8 @@ class Broken:
 
     what: in a few words. breaks: damage above the recorder. args: arguments besides the program's
     own, where damage cannot express it. rank: who is wrong. at: what must be told of where the
-    ranks first differed: a way of messages is its channel, the rest may be anywhere in the line. unseen: why no record can show it; then nothing is to be
-    found.
+    ranks first differed: a way of messages is its channel, the rest may be anywhere in the line.
+    unseen: why no record can show it; then nothing is to be found.
     """
 
     what: str
