@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from reports.ranks import ranged
 from reports.results import Row, divergence
+from testbed.verdict import Divergence
 
 _INDENT = 12
 _WIDTH = 100
@@ -42,7 +43,7 @@ def report(row: Row, outputs: Mapping[int, str] | None = None) -> str:
         for side in first.sides():
             lines += _field("", side)
         if first.minority and first.majority:
-            lines += _field("look at", _sides(first.majority, first.minority))
+            lines += _field("look at", _sides(first))
     elif row["ranks"]:
         lines += _field("ranks", ", ".join(map(str, row["ranks"])))
     lines += _field("expected", row["expectation"])
@@ -55,11 +56,13 @@ def report(row: Row, outputs: Mapping[int, str] | None = None) -> str:
     return "\n".join([*lines, "", row["replay"]])
 
 
-def _sides(majority: tuple[int, ...], minority: tuple[int, ...]) -> str:
-    few = f"rank{'s' * (len(minority) > 1)} {', '.join(map(str, minority))}"
-    many = f"rank{'s' * (len(majority) > 1)} {', '.join(map(str, majority))}"
-    if len(minority) == len(majority):
-        return f"{few}, or {many}: neither side is the larger one"
+def _sides(first: Divergence) -> str:
+    few, many = (
+        f"rank{'s' * (len(side) > 1)} {', '.join(map(str, side))}"
+        for side in (first.minority, first.majority)
+    )
+    if first.even:
+        return f"{few} and {many}: {first.no_majority}"
     return f"{few}; the protocol went as on {many}"
 
 

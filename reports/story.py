@@ -82,8 +82,8 @@ def _beginning(result: RunResult, first: Divergence) -> Iterator[str]:
     for side in first.sides()[: _roots_sides(first) if stood_still else None]:
         yield from _field("", _short(side))
     if few and many and not stood_still:
-        even = f", or {named(many)}: neither side is the larger one"
-        yield from _field("look at", named(few) + (even if len(many) == len(few) else ""))
+        even = f" and {named(many)}: {first.no_majority}" if first.even else ""
+        yield from _field("look at", named(few) + even)
 
 
 def _roots_sides(first: Divergence) -> int:
@@ -147,7 +147,8 @@ def _until(rank: RankView, share: RankStep, first: Divergence) -> Iterator[Event
     """The rank's events of that step, before the operation in which it diverged."""
     ops = iter(share.ops)
     for event in rank.record.events:
-        if event.step != first.step:
+        # Other threads have no step: what they did is no part of the story of one.
+        if event.step != first.step or getattr(event, "thread", 0):
             continue
         if isinstance(event, Enter):
             op = next(ops)
@@ -200,7 +201,7 @@ def _left_standing(view: View, roots: tuple[int, ...]) -> Iterator[str]:
     """Who waits for the roots themselves, or lost its connection to them; and, as one, who is
     stuck behind those.
     """
-    left = [rank for rank in view.ranks.values() if not rank.done and rank.rank not in roots]
+    left = [rank for rank in view.ranks.values() if rank.final is None and rank.rank not in roots]
     direct = [rank for rank in left if set(roots).intersection(standing.waits_for(view, rank))]
     lost = [rank.rank for rank in left if is_echo(rank)]
     behind = [rank.rank for rank in left if rank not in direct and rank.rank not in lost]

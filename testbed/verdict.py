@@ -24,9 +24,11 @@ class Outcome(str, Enum):
 class Divergence:
     """Where the ranks first differed.
 
-    step: scheduler step. channel: the group, pipe or queue it was seen on. ordinal: the how-manieth
-    operation of that channel (0-based; -1 where ordinals make no sense). did: per rank (as a
-    string, since JSON keys are strings) what it did there. majority/minority: ranks on either side.
+    step: scheduler step. channel: the group, pipe or queue it was seen on. ordinal: index of the
+    operation within the channel (0-based; -1 where ordinals make no sense). did: per rank (as a
+    string, since JSON keys are strings) what it did there. majority/minority: ranks on either side;
+    minority are the ones to look at. Two sides of one size, such as two ranks, have no majority:
+    both are listed, that of the lowest rank as the majority, and ``even`` says so.
     """
 
     step: int
@@ -35,6 +37,16 @@ class Divergence:
     did: dict[str, str]
     majority: tuple[int, ...] = ()
     minority: tuple[int, ...] = ()
+
+    @property
+    def even(self) -> bool:
+        """Whether neither side is the larger one."""
+        return len(self.majority) == len(self.minority)
+
+    @property
+    def no_majority(self) -> str:
+        """Of an even divergence: why neither side is the one to look at first."""
+        return "two ranks, no majority" if len(self.majority) == 1 else "no side is the majority"
 
     def where(self) -> str:
         """``step 1, write #0``."""

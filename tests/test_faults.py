@@ -333,6 +333,7 @@ def test_a_killed_rank_dies_by_its_signal_and_has_said_so() -> None:
     context.begin_step()
 
     def fate(say: Callable[[object], None]) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the session of tests handles it
         context.bench.recorder.add = lambda kind, *fields: say(fields)  # type: ignore[method-assign]
         context.begin_step()
 
@@ -341,7 +342,7 @@ def test_a_killed_rank_dies_by_its_signal_and_has_said_so() -> None:
 
 
 def test_a_paused_rank_is_stopped_and_goes_on() -> None:
-    context, _ = rank_with({"kind": "pause", "ms": 1, "until_step": 1})
+    context, _ = rank_with({"kind": "pause", "ms": 250, "until_step": 1})
     pid = os.fork()
     if pid == 0:
         context.begin_step()

@@ -261,10 +261,10 @@ def test_a_hang_is_no_crash_though_ranks_raise_while_they_are_being_stopped() ->
     verdict = judge(replace(record, ended="deadline"))
 
     assert (verdict.outcome, verdict.ranks) == (Outcome.HANG, (0,))
-    assert verdict.summary == "rank 0 stands outside any operation, step 2; behind: rank 1"
+    assert verdict.summary == "rank 0 is not inside a recorded operation, step 2; behind: rank 1"
     assert verdict.first_divergence is not None
     assert verdict.first_divergence.did["1"] == (
-        "waits in recv #2 of pp[tp0] (pass_down) for rank 0, step 2"
+        "waits in recv #2 of pp[tp0] 0->1 tag 77 (check>agree>pass_down) for rank 0, step 2"
     )
 
 
@@ -275,7 +275,7 @@ def test_who_waits_for_a_rank_that_has_left_is_the_root() -> None:
     verdict = judge(replace(entered(left, 1, 4), ended="deadline"))
 
     assert (verdict.outcome, verdict.ranks) == (Outcome.HANG, (1,))
-    assert "all_reduce #4 of tp[pp0] (reduce) for rank 0" in verdict.summary
+    assert "all_reduce #4 of tp[pp0] (check>agree>reduce) for rank 0" in verdict.summary
 
 
 def test_a_deadlock_is_told_with_its_cycle() -> None:
@@ -312,7 +312,7 @@ def test_a_chain_that_ends_at_a_rank_that_left_is_not_told_as_a_cycle() -> None:
     first, closing, behind = verdict.summary.split("; ")
     assert first.startswith("rank 1 waits in recv #0")
     assert first.endswith("for rank 0")
-    assert closing == "rank 0 has left its loop"
+    assert closing == "rank 0 left its loop without it"
     assert behind.startswith("stuck behind: rank 2 waits in recv #0")
     (note,) = verdict.notes
     assert note == behind.removeprefix("stuck behind: ") + ": stuck behind"
@@ -418,7 +418,9 @@ def test_a_deadlock_began_at_the_operation_that_some_never_came_to() -> None:
 
     assert first is not None
     assert (first.step, first.channel, first.ordinal) == (0, "tp[pp0]", 0)
-    assert first.did["0"] == "never came to it: has finished"
+    assert first.did["0"] == (
+        "made no all_reduce #0 of tp[pp0]; has finished, it made no operation at all"
+    )
 
 
 def test_one_rank_that_waits_where_two_have_left_is_the_odd_one() -> None:

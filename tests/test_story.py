@@ -114,7 +114,7 @@ def test_a_deadlock_is_told_as_an_argument_cycle_first() -> None:
     lines = told(replace(record, ended="deadlock"))
 
     assert field(lines, "deadlock").startswith("rank 1 waits in recv #0 of pp[tp0]")
-    assert field(lines, "deadlock").endswith("rank 0 has left its loop")
+    assert field(lines, "deadlock").endswith("rank 0 left its loop without it")
 
 
 def test_a_chain_that_ends_at_a_rank_that_left_is_nowhere_told_as_a_cycle() -> None:
@@ -143,7 +143,9 @@ def test_a_hang_shows_where_each_rank_stood() -> None:
     # Only the root's: the other merely waits for it.
     stacks = [line for line in lines if line.startswith("stack ")]
     assert stacks == ["stack rank 0: spin (mine.py:12) < check_hicache_events (mine.py:7)"]
-    assert field(lines, "then").startswith("rank 1 waits in all_reduce #2 of tp[pp0] (reduce)")
+    assert field(lines, "then").startswith(
+        "rank 1 waits in all_reduce #2 of tp[pp0] (check>agree>reduce)"
+    )
     assert "stack of rank 1:" in "\n".join(told(replace(record, ended="deadline"), full=True))
     assert field(lines, "it began at").startswith("step 2, tp[pp0] #2")
 
@@ -177,7 +179,7 @@ def test_of_a_crash_only_the_root_is_told_at_length() -> None:
 def test_where_there_is_no_majority_both_sides_are_named() -> None:
     record = Model("pp2tp1", transfers=[write("w0", on="leader")]).record()
 
-    assert field(told(record), "look at") == ("rank 1, or rank 0: neither side is the larger one")
+    assert field(told(record), "look at") == ("rank 1 and rank 0: two ranks, no majority")
 
 
 def test_of_a_sound_run_there_is_little_to_tell() -> None:

@@ -45,10 +45,13 @@ def test_two_threads_with_groups_of_their_own_are_sound_every_time(fleet: Fleet)
     assert sum(event.thread > 0 for event in entered) == 16
 
 
-def test_a_reduction_that_one_thread_leaves_out_is_a_deadlock_of_that_thread(fleet: Fleet) -> None:
+def test_a_reduction_that_one_thread_leaves_out_is_a_hang_at_that_reduction(fleet: Fleet) -> None:
+    """Nobody can prove that the main threads, which wait for the others in no recorded operation,
+    would never go on.
+    """
     verdict = judge(fleet.run(scenario("OneSided")))
-    assert verdict.outcome is Outcome.DEADLOCK, verdict.summary
+    assert verdict.outcome is Outcome.HANG, verdict.summary
     assert verdict.first_divergence is not None
     assert verdict.first_divergence.minority == (1,)
-    assert "all_reduce" in verdict.summary
-    assert "_serve" in verdict.summary
+    assert verdict.first_divergence.channel == "group1[0, 1, 2, 3]"
+    assert "all_reduce #7 of group1[0, 1, 2, 3] (_serve at threaded.py" in verdict.summary

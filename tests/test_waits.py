@@ -55,7 +55,7 @@ def test_of_several_ranks_that_left_all_are_named() -> None:
 
     assert proof is not None
     assert proof.told().endswith(
-        "for rank 1, rank 2; rank 1 has left its loop, rank 2 has left its loop"
+        "for rank 1, rank 2; rank 1 left its loop without it, rank 2 left its loop without it"
     )
 
 

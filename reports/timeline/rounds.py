@@ -88,7 +88,7 @@ def _items(rank: RankView) -> list[Item]:
     for place, event in enumerate(rank.record.events):
         if isinstance(event, Enter):
             op = next(ops)
-            found.append(Item(op, place, op.returned is None, -1, -1))
+            found.append(Item(op, place, op.is_open or op is standing, -1, -1))
         elif isinstance(event, Sync):
             stuck = event is standing
             if event.stall or stuck:

@@ -387,14 +387,17 @@ def _waits(view: View) -> Iterator[Wait]:
         # Of several ranks awaited, the one that follows in the cycle; or it ends at one that left.
         following = [wait.rank for wait in proof.cycle[1:]] + [proof.cycle[0].rank]
         for wait, after in zip(proof.cycle, following, strict=True):
-            awaited = after if after in wait.waits_for else proof.ended[0]
-            yield Wait(wait.rank, awaited, True, str(wait))
+            awaited = after if after in wait.waits_for else next(iter(proof.ended), None)
+            if awaited is not None and awaited != wait.rank:
+                yield Wait(wait.rank, awaited, True, str(wait))
         for wait in proof.behind:
-            yield Wait(wait.rank, wait.waits_for[0], False, str(wait))
+            for other in [rank for rank in wait.waits_for if rank in view.ranks][:1]:
+                yield Wait(wait.rank, other, False, str(wait))
         return
     if view.record.ended == "finished":
         return
     for rank in view.ranks.values():
-        for other in () if rank.done else standing.waits_for(view, rank)[:1]:
+        awaited_ranks = [other for other in standing.waits_for(view, rank) if other in view.ranks]
+        for other in () if rank.done else awaited_ranks[:1]:
             told = f"rank {rank.rank} {standing.told(view, rank)}"
             yield Wait(rank.rank, other, False, told)

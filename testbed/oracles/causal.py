@@ -8,18 +8,19 @@ Channel = str | Pipe
 
 
 def channel(op: Op) -> Channel:
-    """The group of a collective, the pipe of a message."""
-    return op.enter.group if op.is_collective else op.pipe
+    """The group of a collective, the pipe of a message; of a wait, that of what it waits for."""
+    return op.way.channel(op.rank)
 
 
 def depths(view: View) -> dict[tuple[Channel, int], int]:
     """(channel, ordinal) -> how many rounds of operations must lie before it.
 
-    In each round every rank enters its next operation, once the one before it could return: a
-    collective when all who ever entered it have, a receive when its message was sent, anything else
-    at once. Where ranks hold each other for ever, all of them go on: what follows is no evidence.
+    In each round every thread of a rank enters its next operation, once the one before it could
+    return: a collective when all who ever entered it have, a receive when its message was sent,
+    anything else at once. Where ranks hold each other for ever, all of them go on: what follows is
+    no evidence.
     """
-    walks = [_Walk(rank) for rank in view.ranks.values()]
+    walks = [walk for rank in view.ranks.values() for walk in _walks(rank)]
     due: dict[tuple[Channel, int], int] = defaultdict(int)
     for walk in walks:
         for op in walk.ops:
@@ -41,11 +42,19 @@ def depths(view: View) -> dict[tuple[Channel, int], int]:
     return found
 
 
-class _Walk:
-    """One rank's way through its operations."""
+def _walks(rank: RankView) -> "list[_Walk]":
+    by_thread: dict[int, list[Op]] = defaultdict(list)
+    for op in rank.ops:
+        if not op.is_wait:
+            by_thread[op.enter.thread].append(op)
+    return [_Walk(ops) for ops in by_thread.values()]
 
-    def __init__(self, rank: RankView) -> None:
-        self.ops = [op for op in rank.ops if not op.is_wait]
+
+class _Walk:
+    """One thread's way through its operations."""
+
+    def __init__(self, ops: list[Op]) -> None:
+        self.ops = ops
         self.place = 0
         self.entered = False
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from testbed.oracles.sides import Breach, breaches
+from testbed.oracles.unfinished import unfinished
 from testbed.oracles.view import QUEUES, RankView, View
 from testbed.trace.events import End, Final
 from testbed.verdict import Finding
@@ -20,9 +21,14 @@ def check(view: View) -> Iterable[Finding]:
     peers never had that transfer. Its rank's books balance, and a sound protocol must leave it
     pending: ``progress`` names it, and what is kept for good, as ``degraded``.
 
-    Balances are drawn up from ranks that came to their end. What was completed is judged on all.
+    Every message that was sent was received, every receive that was posted got one, and every Work
+    was waited for, polled until it was over, or left to its future; the model's traffic included.
+
+    Balances are drawn up from ranks that came to their end. What was completed, and a Work that was
+    thrown away, is judged on all.
     """
-    return breaches(NAME, _broken(view))
+    yield from breaches(NAME, _broken(view))
+    yield from unfinished(view, NAME)
 
 
 def _broken(view: View) -> Iterator[Breach]:

@@ -56,7 +56,7 @@ def counts(view: View) -> dict[str, Any]:
 
 def _rate(rank: RankView) -> float:
     steps = sum(share.begin is not None for share in rank.steps.values())
-    entered = sum(not (op.is_wait or op.is_model) for op in rank.ops)
+    entered = sum(not (op.is_wait or op.is_model) and op.has_step for op in rank.ops)
     return entered / steps if steps else 0.0
 
 

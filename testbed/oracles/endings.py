@@ -30,6 +30,7 @@ _SOURCE_LINE = re.compile(r"^\[\S+:\d+\] ")
 class _Place(NamedTuple):
     channel: str
     ordinal: int
+    op: Op | None = None
 
 
 class Ending(NamedTuple):
@@ -77,7 +78,7 @@ def _crash(view: View) -> Ending:
     notes = tuple(
         f"rank {rank} {what}: collateral"
         for rank, what in did.items()
-        if rank not in roots and not view.ranks[rank].done
+        if rank not in roots and view.ranks[rank].final is None
     )
     summary = f"{named(roots)} {did[first.rank]}"
     divergence = _at(view, first, did, roots)
@@ -148,10 +149,7 @@ def signal_name(number: int) -> str:
 def standstill(view: View) -> Deadlock | None:
     """The proof of a run's deadlock, if its record has one."""
     # What a rank raised while it was being stopped is no part of the standstill.
-    seen = {
-        rank.rank: [event for event in rank.record.events if not isinstance(event, Raised)]
-        for rank in view.ranks.values()
-    }
+    seen = {rank.rank: list(rank.before_its_end()) for rank in view.ranks.values()}
     return prove(seen, view.topology)
 
 
@@ -163,45 +161,80 @@ def _deadlock(view: View) -> Ending:
     depth = depths(view)
 
     def order(wait: Wait) -> tuple[int, int, int]:
-        op = view.ranks[wait.rank].standing
-        deep = depth.get((channel(op), op.enter.ordinal), 0) if isinstance(op, Op) else 0
-        return wait.step, deep, wait.rank
+        op = _awaited(view, wait)
+        deep = depth.get((channel(op), op.enter.ordinal), 0) if op is not None else 0
+        return op.step if op is not None else wait.step, deep, wait.rank
 
     first = min(proof.cycle, key=order)
     notes = tuple(f"{wait}: stuck behind" for wait in proof.behind)
-    divergence = _meeting(view, first, proof.ended)
-    return Ending(Outcome.DEADLOCK, first.step, proof.ranks, proof.told(), divergence, notes)
+    divergence = _meeting(view, first, proof)
+    return Ending(Outcome.DEADLOCK, divergence.step, proof.ranks, proof.told(), divergence, notes)
 
 
-def _meeting(view: View, wait: Wait, ended: tuple[int, ...]) -> Divergence:
+def _awaited(view: View, wait: Wait) -> Op | None:
+    """The operation that a node stands in; if that is a wait, the one it waits for."""
+    rank = view.ranks[wait.rank]
+    at = rank.standing if wait.thread == 0 else rank.standing_threads.get(wait.thread)
+    if not isinstance(at, Op):
+        return None
+    if not at.is_wait:
+        return at
+    return next((op for op in rank.ops if not op.is_wait and op.way == at.way), at)
+
+
+def _meeting(view: View, wait: Wait, proof: Deadlock) -> Divergence:
     """The operation that some ranks came to and others never did. The fewer are the odd ones; where
-    they are as many, those that have ended, else those without the lowest rank.
+    they are as many, those that have ended or do not exist, else those without the lowest rank.
     """
-    op = view.ranks[wait.rank].standing
+    op = _awaited(view, wait)
     did = _standings(view)
-    if not isinstance(op, Op):
+    if op is None:
         return singled_out(wait.step, "rank", did, (wait.rank,))
     absent = set(wait.waits_for)
     taking_part = {wait.rank, *absent}
-    if op.enter.tag < 0:
+    if op.is_collective:
         rank = view.ranks[wait.rank]
         taking_part |= set(rank.groups.get(op.enter.group) or view.members(op.enter.group))
     there = taking_part - absent
+    for one in there & view.ranks.keys():
+        did[one] = _made(view, view.ranks[one], op)
     for one in absent:
-        did[one] = f"never came to it: {did[one]}{_instead(op, view.ranks[one])}"
+        did[one] = _left_out(view, one, op)
     if len(there) != len(absent):
         odd = min(there, absent, key=len)
-    elif absent & set(ended):
+    elif absent & {*proof.ended, *proof.unknown}:
         odd = absent
     else:
         odd = max(there, absent, key=min)
-    return singled_out(wait.step, str(channel(op)), did, sorted(odd), op.enter.ordinal)
+    return singled_out(op.step, str(channel(op)), did, sorted(odd), op.enter.ordinal)
+
+
+def _made(view: View, rank: RankView, op: Op) -> str:
+    """What a rank did that came to an operation which others left out."""
+    told = standing.told(view, rank)
+    own = standing.entered(view, rank.rank, op) if op.is_collective else op
+    if own is None or own.rank != rank.rank or rank.standing is own:
+        return told
+    return f"made its {standing.told_op(own)} in step {own.step}; {told}"
+
+
+def _left_out(view: View, absent: int, op: Op) -> str:
+    """What a rank did that never came to the operation of another one."""
+    rank = view.ranks.get(absent)
+    if rank is None:
+        return f"rank {absent} does not exist"
+    other = {"send": "receive", "isend": "receive", "recv": "send", "irecv": "send"}
+    kind = other.get(op.enter.op, op.enter.op)
+    where = f"{kind} #{op.enter.ordinal} of {channel(op)}"
+    told = f"{standing.told(view, rank)}{_instead(op, rank)}"
+    inside = rank.standing is not None
+    return f"made no {where}; {told}{'' if inside else standing.last_made(rank)}"
 
 
 def _instead(op: Op, other: RankView) -> str:
     """Where the other end of a message is at another tag of the same pipe: which one."""
     at = other.standing
-    if op.enter.tag < 0 or not isinstance(at, Op) or at.enter.tag < 0:
+    if op.is_collective or not isinstance(at, Op) or not at.is_message:
         return ""
     mine, theirs = op.pipe, at.pipe
     same = (mine.group, mine.src, mine.dst) == (theirs.group, theirs.src, theirs.dst)
@@ -219,16 +252,72 @@ def _hang(view: View) -> Ending:
     left = view.ranks.keys() - {rank.rank for rank in waiting}
     left_behind = [rank for rank in waiting if left.intersection(standing.waits_for(view, rank))]
     sinks = [rank for rank in waiting if not standing.waits_for(view, rank)]
+    pending = [] if paused else _pending(view, outside)
+    if pending:
+        return _hung_in_flight(view, waiting, pending)
     roots = paused or outside or left_behind or sinks or waiting
     did = _standings(view)
     first = min(roots, key=lambda rank: (rank.step, rank.rank))
     ranks = tuple(rank.rank for rank in roots)
+    place = _place(view, first)
+    if place.op is not None:
+        did |= _at_place(view, place.op, ranks)
+    return _hung(view, waiting, ranks, _Told(first.step, place, did))
+
+
+class _Told(NamedTuple):
+    """Where and how a hang is told: step, place, and what each rank did there."""
+
+    step: int
+    place: _Place
+    did: dict[int, str]
+
+
+def _hung(view: View, waiting: list[RankView], ranks: tuple[int, ...], told: _Told) -> Ending:
+    stood = _standings(view)
     behind = [rank.rank for rank in waiting if rank.rank not in ranks]
-    stands = "; ".join(f"rank {rank} {did[rank]}" for rank in ranks)
+    stands = "; ".join(f"rank {rank} {told.did.get(rank, 'is not there')}" for rank in ranks)
     summary = f"{stands}; behind: {named(behind)}" if behind else stands
-    notes = tuple(f"rank {rank} {did[rank]}" for rank in behind)
-    divergence = _at(view, first, did, ranks)
-    return Ending(Outcome.HANG, first.step, ranks, summary, divergence, notes)
+    notes = tuple(f"rank {rank} {stood[rank]}" for rank in behind)
+    place = told.place
+    divergence = singled_out(told.step, place.channel, told.did, ranks, place.ordinal)
+    return Ending(Outcome.HANG, told.step, ranks, summary, divergence, notes)
+
+
+def _pending(view: View, outside: list[RankView]) -> list[tuple[Op, list[int]]]:
+    """Collectives in flight that some members never entered, begun by ranks that stand outside any
+    recorded operation: they may wait for those where the recorder does not see it.
+    """
+    found = [
+        (op, missing)
+        for rank in outside
+        if rank.standing is None
+        for op, missing in standing.in_flight(view, rank)
+    ]
+    return sorted(found, key=lambda one: (one[0].step, one[0].enter.ordinal))
+
+
+def _hung_in_flight(
+    view: View, waiting: list[RankView], pending: list[tuple[Op, list[int]]]
+) -> Ending:
+    op, missing = pending[0]
+    did = _standings(view) | _at_place(view, op, tuple(missing))
+    place = _Place(str(channel(op)), op.enter.ordinal, op)
+    return _hung(view, waiting, tuple(missing), _Told(op.step, place, did))
+
+
+def _at_place(view: View, op: Op, ranks: tuple[int, ...]) -> dict[int, str]:
+    """What the members did about an operation that these ranks, or some of them, left out."""
+    if not op.is_collective:
+        return {}
+    told: dict[int, str] = {}
+    for member in view.members(op.enter.group):
+        rank = view.ranks.get(member)
+        if rank is not None and standing.entered(view, member, op) is not None:
+            told[member] = _made(view, rank, op)
+        elif member in ranks:
+            told[member] = _left_out(view, member, op)
+    return told
 
 
 def _standings(view: View) -> dict[int, str]:
@@ -248,7 +337,7 @@ def _place(view: View, root: RankView) -> _Place:
     ops = [root.standing, *(rank.standing for rank in _awaiting(view, root))]
     for op in ops:
         if isinstance(op, Op) and op.step == root.step:
-            return _Place(str(channel(op)), op.enter.ordinal)
+            return _Place(str(channel(op)), op.enter.ordinal, op)
     if isinstance(root.standing, Sync):
         return _Place(f"event of {root.standing.key}", -1)
     if isinstance(root.standing, Block):

@@ -29,6 +29,17 @@ from testbed.oracles.scripted import scripted
 from testbed.oracles.sides import named, singled_out
 from testbed.oracles.view import RankView, View
 from testbed.record import RunRecord
+from testbed.trace.events import (
+    Block,
+    Complete,
+    Enter,
+    Evict,
+    Query,
+    Request,
+    Start,
+    Sync,
+    Take,
+)
 from testbed.verdict import Divergence, Finding, Outcome, Verdict
 
 Oracle = Callable[[View], Iterable[Finding]]
@@ -36,6 +47,12 @@ Oracle = Callable[[View], Iterable[Finding]]
 INJECTED, SCRIPTED = "injected: ", "scripted: "
 """How notes begin that tell what the scenario did by then: its faults, its ``calls``."""
 
+NOTHING = "nothing was recorded: no operation and no transfer"
+"""Summary of a run that proves nothing."""
+
+_NOTHING_NOTE = (
+    "no rank made an operation that the recorder knows, and no transfer: this run proves nothing"
+)
 _WHOLE = "left a whole record"
 
 _MODULES = (
@@ -139,7 +156,19 @@ def _weigh(view: View, findings: tuple[Finding, ...], numbers: dict[str, object]
         )
     if findings:
         return _from_finding(findings[0], findings, notes, numbers)
+    if not _recorded_anything(view):
+        return Verdict(Outcome.OK, NOTHING, notes=(*notes, _NOTHING_NOTE), ops=numbers)
     return Verdict(Outcome.OK, "every oracle holds", notes=notes, ops=numbers)
+
+
+def _recorded_anything(view: View) -> bool:
+    """Whether any rank left something that can be right or wrong. A run without is ``ok``, since
+    nobody did anything wrong and an idle run is what a sound program may do, but it says so.
+    """
+    kinds = (Enter, Start, Sync, Complete, Block, Take, Evict, Request, Query)
+    return any(
+        isinstance(event, kinds) for rank in view.ranks.values() for event in rank.record.events
+    )
 
 
 def _no_evidence(view: View) -> Divergence:

@@ -1,8 +1,10 @@
 """How findings speak of ranks: who stands on which side, and what tells callers apart."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from testbed.oracles.causal import Channel
 from testbed.verdict import Divergence, Finding, Outcome
 
 
@@ -50,6 +52,33 @@ def difference(oracle: str, divergence: Divergence) -> Finding:
     return Finding(
         oracle, Outcome.VIOLATION, divergence.step, divergence.minority, summary, divergence
     )
+
+
+def unequal(
+    oracle: str,
+    step: int,
+    channel: str,
+    ordinal: int,
+    did: Mapping[int, str],
+    odd: Sequence[int] = (),
+) -> Finding:
+    """The violation that ranks which had to do the same did not. odd: those known to be wrong; else
+    the smaller side is, and of two sides of one size both are named.
+    """
+    if odd:
+        return difference(oracle, singled_out(step, channel, did, odd, ordinal))
+    found = difference(oracle, diverged(step, channel, ordinal, did))
+    first = found.divergence
+    if first is None or not first.even:
+        return found
+    return replace(found, ranks=(*first.minority, *first.majority))
+
+
+class Placed(NamedTuple):
+    """A finding about one operation: its channel and ordinal."""
+
+    finding: Finding
+    at: tuple[Channel, int]
 
 
 class Breach(NamedTuple):

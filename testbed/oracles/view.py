@@ -1,6 +1,7 @@
 """An index of one RunRecord: per rank and step what it held, did and left. Built once."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 from testbed.record import RankRecord, RunRecord
@@ -14,27 +15,29 @@ from testbed.trace.events import (
     Block,
     Call,
     Complete,
+    Dropped,
     End,
     Enter,
+    Event,
     Evict,
     Exit,
     Final,
     Fired,
     Group,
+    Left,
     Query,
     Raised,
     Request,
+    Settled,
     Start,
     Sync,
-    Synced,
     Take,
     Touched,
 )
+from testbed.trace.waits import ANY, RECVS, SENDS, Node, OpenCalls, Wait, awaited_op, is_message
+from testbed.trace.waits import waits as all_waits
 
 QUEUES = ("write", "load")
-SENDS = frozenset({"send", "isend"})
-RECVS = frozenset({"recv", "irecv"})
-_MESSAGES = SENDS | RECVS
 
 
 NO_TAG = -1
@@ -42,7 +45,9 @@ NO_TAG = -1
 
 
 class Pipe(NamedTuple):
-    """The way of a message: group, global ranks of its two ends, tag or NO_TAG."""
+    """The way of a message: group, global ranks of its two ends (source ANY: a receive from any
+    source), tag or NO_TAG.
+    """
 
     group: str
     src: int
@@ -50,24 +55,45 @@ class Pipe(NamedTuple):
     tag: int
 
     def __str__(self) -> str:
-        way = f"{self.group} {self.src}->{self.dst}"
+        way = f"{self.group} {'any' if self.src == ANY else self.src}->{self.dst}"
         return way if self.tag == NO_TAG else f"{way} tag {told_tag(self.tag)}"
 
 
 class Op(NamedTuple):
     """One torch.distributed call. returned: the tensor's values after it, None: never returned.
-    called: what the loop had called besides the check when it was entered, "" in the check.
+    called: what the loop had called besides the check when it was entered, "" in the check. work: a
+    Work came of it, and the operation is over when that is waited for. source: whose message a
+    receive from any source took, ANY if that is not known. left: an exception came out of it.
     """
 
     rank: int
     enter: Enter
     returned: list[int] | None
     called: str = ""
+    work: bool = False
+    source: int = ANY
+    left: bool = False
 
     @property
     def step(self) -> int:
         """Scheduler step in which it was entered."""
         return self.enter.step
+
+    @property
+    def has_step(self) -> bool:
+        """Whether its step is its own: a thread besides the main one goes on at its own pace."""
+        return self.enter.thread == 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was neither returned from nor left by an exception."""
+        return self.returned is None and not self.left
+
+    @property
+    def way(self) -> "Way":
+        """The operation, or the one that it waits for."""
+        enter = self.enter
+        return Way(awaited_op(enter.op), enter.group, enter.ordinal, enter.peer, enter.tag)
 
     @property
     def is_send(self) -> bool:
@@ -82,7 +108,12 @@ class Op(NamedTuple):
     @property
     def is_collective(self) -> bool:
         """Whether every member of its group has to enter it. A ``wait`` is no operation itself."""
-        return self.enter.op not in _MESSAGES and not self.is_wait
+        return not is_message(self.enter.op) and not self.is_wait
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it is a send or a receive, or the wait for one."""
+        return is_message(self.enter.op)
 
     @property
     def is_wait(self) -> bool:
@@ -97,15 +128,37 @@ class Op(NamedTuple):
     @property
     def pipe(self) -> Pipe:
         """The way of a send or a receive, or of the one it waits for."""
-        enter = self.enter
-        sends = self.is_send or enter.op == "wait"
-        ends = (self.rank, enter.peer) if sends else (enter.peer, self.rank)
-        return Pipe(enter.group, *ends, enter.tag if has_tags(enter.group) else NO_TAG)
+        return self.way.pipe(self.rank)
+
+
+class Way(NamedTuple):
+    """What makes one operation of a rank known to all events that are about it."""
+
+    op: str
+    group: str
+    ordinal: int
+    peer: int
+    tag: int
+
+    @classmethod
+    def of(cls, event: Touched | Settled | Dropped) -> "Way":
+        """That of the operation which an event is about."""
+        return cls(event.op, event.group, event.ordinal, event.peer, event.tag)
+
+    def pipe(self, rank: int) -> Pipe:
+        """The pipe of a message that this rank sends or receives."""
+        ends = (rank, self.peer) if self.op in SENDS else (self.peer, rank)
+        return Pipe(self.group, *ends, self.tag if has_tags(self.group) else NO_TAG)
+
+    def channel(self, rank: int) -> "str | Pipe":
+        """The group of a collective, the pipe of a message."""
+        return self.pipe(rank) if is_message(self.op) else self.group
 
 
 class RankStep:
     """One rank's share of one scheduler step. ``end`` is None where it was cut short in it.
 
+    ops: of the main thread; other threads have no step.
     queries / asked: events asked by the check, and by what the loop called besides it. answers: of
     those calls. arrived: requests whose prefetch got its last page. written_back: keys among the
     completes that such a call waited for by itself.
@@ -166,9 +219,15 @@ def acks(begin: Begin, queue: str) -> list[list[object]]:
 
 _NOTHING = RankStep()
 
+Standing = Op | Sync | Block
+"""What a thread may be unable to get past."""
+
 
 class RankView:
-    """One rank, indexed. ``standing`` is the event the rank never got past, if it waits in one."""
+    """One rank, indexed. ``standing`` is what its main thread never got past, if it waits in
+    anything; ``standing_threads`` that of the other threads. ops: of all threads. settled, dropped:
+    operations that were found to be over, or whose Work was thrown away (with its step).
+    """
 
     def __init__(self, record: RankRecord) -> None:
         self.record = record
@@ -181,7 +240,10 @@ class RankView:
         self.touched: list[Touched] = []
         self.groups: dict[str, tuple[int, ...]] = {}
         self.calls: set[str] = set()
-        self.standing: Op | Sync | Block | None = None
+        self.standing: Standing | None = None
+        self.standing_threads: dict[int, Standing] = {}
+        self.settled: dict[Way, Settled] = {}
+        self.dropped: dict[Way, Dropped] = {}
         self.step = record.events[-1].step if record.events else -1
         self._read()
 
@@ -198,56 +260,93 @@ class RankView:
         """The steps it finished, in order."""
         return ((step, share) for step, share in self.steps.items() if share.end is not None)
 
+    def before_its_end(self) -> Iterator[Event]:
+        """Its events without the exception that ended it: of a rank that raised while it was being
+        stopped, how it stood before.
+        """
+        events = self.record.events
+        ends = self.raised is not None and self.raised.inside
+        left = next((one for one in reversed(events) if isinstance(one, Enter | Left)), None)
+        for event in events:
+            if not isinstance(event, Raised) and not (
+                ends and event is left and isinstance(event, Left) and event.thread == 0
+            ):
+                yield event
+
     def starts(self) -> Iterator[Start]:
         """Every transfer it enqueued, in order."""
         return (start for share in self.steps.values() for start in share.starts)
 
     def _read(self) -> None:
-        waits: list[int | Sync] = []
+        entered: dict[int, list[int]] = {}
+        calls = OpenCalls()
         called = ""
         for event in self.record.events:
             share = self.steps.get(event.step)
             if share is None:
                 share = self.steps[event.step] = RankStep()
+            calls.see(event)
             if isinstance(event, Enter):
-                waits.append(len(self.ops))
-                self.ops.append(Op(self.rank, event, None, called))
+                entered.setdefault(event.thread, []).append(len(self.ops))
+                within = "" if event.thread else called
+                self.ops.append(Op(self.rank, event, None, within))
             elif isinstance(event, Call):
                 called = event.call
                 self.calls.add(event.call)
             elif isinstance(event, Answer):
                 called = ""
                 share.answers.append(event)
-            elif isinstance(event, Exit):
-                self._close(waits, event)
+            elif isinstance(event, Exit | Left):
+                self._close(entered.get(event.thread, []), event)
             elif isinstance(event, Sync):
                 share.syncs.append(event)
-                waits.append(event)
-            elif isinstance(event, Synced):
-                while waits and not isinstance(waits.pop(), Sync):
-                    pass
             elif called and isinstance(event, Query):
                 share.asked.append(event)
             else:
                 self._keep(share, event)
                 if called == "write-back" and isinstance(event, Complete):
                     share.written_back.append(event.key)
+        self._find_sources()
         for op in self.ops:
-            self.steps[op.step].ops.append(op)
-        last = self.record.events[-1] if self.record.events else None
-        if isinstance(last, Block):
-            self.standing = last
-        elif waits:
-            open_wait = waits[-1]
-            self.standing = open_wait if isinstance(open_wait, Sync) else self.ops[open_wait]
+            if op.has_step:
+                self.steps[op.step].ops.append(op)
+        self._stand(calls)
 
-    def _close(self, waits: list[int | Sync], event: Exit) -> None:
-        # An operation left by an exception has no Exit: whatever lies above it was abandoned.
-        while waits:
-            place = waits.pop()
-            if isinstance(place, int):
-                self.ops[place] = self.ops[place]._replace(returned=event.values)
-                return
+    def _close(self, entered: list[int], event: Exit | Left) -> None:
+        if not entered:
+            return
+        # In older records an operation left by an exception has neither: it stays open beneath.
+        place = entered.pop()
+        if isinstance(event, Left):
+            self.ops[place] = self.ops[place]._replace(left=True)
+            return
+        self.ops[place] = self.ops[place]._replace(
+            returned=event.values, work=event.work, source=event.source
+        )
+
+    def _find_sources(self) -> None:
+        """The wait of a receive from any source says whose message that took."""
+        taken = {
+            op.way: op.source
+            for op in self.ops
+            if op.is_wait and op.enter.peer == ANY and op.source != ANY
+        }
+        for place, op in enumerate(self.ops if taken else ()):
+            if op.is_recv and op.way in taken:
+                self.ops[place] = op._replace(source=taken[op.way])
+
+    def _stand(self, calls: OpenCalls) -> None:
+        by_event = {id(op.enter): op for op in self.ops}
+        for thread, event in calls.open.items():
+            at = by_event[id(event)] if isinstance(event, Enter) else event
+            if thread:
+                self.standing_threads[thread] = at
+            else:
+                self.standing = at
+        if self.standing is None and self.raised is not None and self.raised.inside:
+            # The exception came out of it: that is where the rank ended.
+            last = next((op for op in reversed(self.ops) if op.has_step), None)
+            self.standing = last if last is not None and last.left else None
 
     def _keep(self, share: RankStep, event: object) -> None:
         if isinstance(event, Begin):
@@ -278,6 +377,10 @@ class RankView:
             self.groups[event.name] = tuple(event.ranks)
         elif isinstance(event, Raised):
             self.raised = event
+        elif isinstance(event, Settled):
+            self.settled[Way.of(event)] = event
+        elif isinstance(event, Dropped) and self.final is None:
+            self.dropped[Way.of(event)] = event
         elif isinstance(event, Final):
             self.final = event
 
@@ -291,6 +394,12 @@ class View:
         self.ranks = {share.rank: RankView(share) for share in ordered}
         self._members = {group.name: group.ranks for group in self.topology.groups}
         self._members["world"] = tuple(range(self.topology.size))
+
+    @cached_property
+    def waits(self) -> dict[Node, Wait]:
+        """Who waits for whom at the end, by rank and thread, but for what is on its way."""
+        seen = {rank.rank: list(rank.before_its_end()) for rank in self.ranks.values()}
+        return all_waits(seen, self.topology)
 
     @property
     def scenario(self) -> Scenario:

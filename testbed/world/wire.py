@@ -15,7 +15,7 @@ import msgspec
 
 from testbed.trace.events import Frame
 
-MAX_MESSAGE = 1 << 30
+MAX_MESSAGE = 1 << 29
 """Bytes; the largest is Ended, with a rank's whole log."""
 GREETING_LIMIT = 4096
 """Bytes of a message between two who do not know each other yet."""
