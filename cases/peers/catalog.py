@@ -152,7 +152,7 @@ def _messages() -> Iterator[Peer]:
         "messages:tags_apart",
         2,
         broken=(
-            Broken(SEND_DROPPED, 1, ("1->0 tag 2",), (Break("skip", 1, "isend", 1),)),
+            send_dropped(1, 0, 1),
             Broken(DTYPE, 1, ("1->0 tag 1", "int32"), (Break("dtype", 1, "isend", 0),)),
         ),
     )

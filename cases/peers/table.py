@@ -24,6 +24,7 @@ SUITE_NAME = "DistributedTest of torch"
 SUITE_NEEDS = "expecttest"
 SUITE_RANKS = 3
 _DEADLINE_MS = 10_000
+_TOLD_KEPT = 150
 _SUITE_DEADLINE_MS = 20_000
 _SEEN = (Outcome.VIOLATION, Outcome.DEADLOCK, Outcome.CRASH, Outcome.HANG)
 
@@ -228,7 +229,7 @@ def _came(found: list[list[Any]]) -> str:
     return "failed bare too" if "failed bare too" in every else min(every)
 
 
-def table(rows: Iterable[Row]) -> str:
+def table(rows: Iterable[Row], style: str = "simple") -> str:
     """All of them, for people."""
     lines = [
         (
@@ -242,8 +243,9 @@ def table(rows: Iterable[Row]) -> str:
         for row in rows
     ]
     text: str = tabulate(
-        [(*line[:5], line[5][:150]) for line in lines],
+        [(*line[:5], line[5][:_TOLD_KEPT].replace("|", "/")) for line in lines],
         ("program", "ranks", "broken by", "verdict", "right", "first named"),
+        style,
         disable_numparse=True,
     )
     return text
