@@ -107,6 +107,21 @@ def by_methods() -> list[float]:
         return digest([value, shared, *every[0], got])
 
 
+def root_goes_round(rounds: int = 2) -> list[float]:
+    """Each rank in turn is the root, called from one place."""
+    with gloo() as me:
+        value, summed = torch.full((3,), float(me.rank)), torch.full((2,), me.rank + 1.0)
+        for _ in range(rounds):
+            for root in range(me.size):
+                dist.broadcast(value, root)
+                value += root + 1
+                dist.barrier()
+        for root in range(me.size):
+            dist.reduce(summed, root)
+            summed = torch.full((2,), me.rank + value[0].item())
+        return digest([value, summed])
+
+
 def coalesced() -> list[float]:
     """Several tensors in one operation."""
     with gloo() as me:

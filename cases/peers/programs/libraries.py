@@ -33,13 +33,3 @@ def sharded_ddp() -> list[float]:
         optimizer = OSS(model.parameters(), optim=torch.optim.SGD, lr=0.1)
         loss = _train(ShardedDataParallel(model, optimizer), optimizer, me.rank)
         return digest([loss, *model.parameters()])
-
-
-def fairscale_fsdp() -> list[float]:
-    """FairScale's FullyShardedDataParallel, the one that torch's came from."""
-    from fairscale.nn.data_parallel import FullyShardedDataParallel
-
-    with gloo() as me:
-        model = FullyShardedDataParallel(_model(), compute_device=torch.device("cpu"))
-        loss = _train(model, torch.optim.SGD(model.parameters(), lr=0.1), me.rank)
-        return digest([loss, *model.parameters()])
