@@ -148,7 +148,7 @@ def _until(rank: RankView, share: RankStep, first: Divergence) -> Iterator[Event
     ops = iter(share.ops)
     for event in rank.record.events:
         # Other threads have no step: what they did is no part of the story of one.
-        if event.step != first.step or getattr(event, "thread", 0):
+        if event.step != first.step or (isinstance(event, Enter | Exit) and event.thread):
             continue
         if isinstance(event, Enter):
             op = next(ops)

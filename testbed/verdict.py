@@ -28,7 +28,8 @@ class Divergence:
     operation within the channel (0-based; -1 where ordinals make no sense). did: per rank (as a
     string, since JSON keys are strings) what it did there. majority/minority: ranks on either side;
     minority are the ones to look at. Two sides of one size, such as two ranks, have no majority:
-    both are listed, that of the lowest rank as the majority, and ``even`` says so.
+    unless something else tells which one is wrong, both are listed, that of the lowest rank as the
+    majority, and ``even`` says so.
     """
 
     step: int
@@ -37,11 +38,7 @@ class Divergence:
     did: dict[str, str]
     majority: tuple[int, ...] = ()
     minority: tuple[int, ...] = ()
-
-    @property
-    def even(self) -> bool:
-        """Whether neither side is the larger one."""
-        return len(self.majority) == len(self.minority)
+    even: bool = False
 
     @property
     def no_majority(self) -> str:

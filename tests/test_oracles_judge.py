@@ -23,7 +23,7 @@ from testbed.trace.events import (
     Raised,
 )
 from testbed.verdict import Finding, Outcome
-from tests.record_builder import Model, changed, cut, load, with_rank, without, write
+from tests.record_builder import Model, changed, cut, inserted, load, with_rank, without, write
 
 SIGKILL, SIGABRT = 9, 6
 
@@ -529,3 +529,53 @@ def test_a_fault_that_took_effect_only_later_is_not_named() -> None:
     late = (*record.ranks[2].events, Fired(4, 0, 0, "never-ready", "w0"))
 
     assert not any("injected" in note for note in judge(with_rank(record, 2, events=late)).notes)
+
+
+def test_a_peer_that_does_not_exist_is_named_by_the_deadlock() -> None:
+    record = replace(Model("pp2tp1").record(), promises={})
+    record = changed(record, 0, Enter, 2, lambda one: one._replace(op="send", peer=99), nth=1)
+    record = cut(record, 0, lambda one: isinstance(one, Enter) and one.peer == 99, exit="stopped")
+    record = entered(record, 1, 2)
+
+    verdict = judge(replace(record, ended="deadlock"))
+
+    assert verdict.outcome is Outcome.DEADLOCK
+    assert "rank 99 does not exist" in verdict.summary
+    assert verdict.first_divergence is not None
+    assert verdict.first_divergence.minority == (0,)
+    assert verdict.first_divergence.did["99"] == "does not exist"
+
+
+def test_a_hang_names_the_collective_in_flight_that_a_rank_left_out() -> None:
+    """Its Work is waited for where the recorder does not see it."""
+    record = replace(Model("pp1tp3").record(), promises={})
+    began = Enter(1, 0, "all_reduce", "world", 0, -1, -1, "SUM", "float32", 64, [], "loop>step")
+    for rank in (0, 1):
+        record = inserted(record, rank, 1, began, Exit(1, 0, [], 0, True))
+    for rank in range(3):
+        record = cut(record, rank, lambda one: isinstance(one, End) and one.step == 1)
+        record = with_rank(record, rank, exit="stopped")
+
+    verdict = judge(replace(record, ended="deadline"))
+
+    assert (verdict.outcome, verdict.ranks) == (Outcome.HANG, (2,))
+    first = verdict.first_divergence
+    assert first is not None
+    assert (first.step, first.channel, first.ordinal) == (1, "world", 0)
+    assert first.did["2"].startswith("made no all_reduce #0 of world; is not inside a recorded")
+    assert "its last operation was all_reduce #1 of tp[pp0]" in first.did["2"]
+
+
+def test_a_deadlock_began_at_the_receive_left_out_not_at_the_wait_for_its_send() -> None:
+    record = replace(Model("pp2tp1").record(), promises={})
+    record = without_calls(record, 1)
+    record = cut(record, 0, lambda one: isinstance(one, Enter) and one.op == "wait", exit="stopped")
+
+    verdict = judge(replace(record, ended="deadlock"))
+
+    first = verdict.first_divergence
+    assert first is not None
+    assert (verdict.step, first.where()) == (0, "step 0, pp[tp0] 0->1 tag 77 #0")
+    assert first.minority == (1,)
+    assert first.did["1"].startswith("made no receive #0 of pp[tp0] 0->1 tag 77")
+    assert first.did["0"].startswith("made its isend #0 of pp[tp0] 0->1 tag 77")

@@ -198,7 +198,8 @@ def test_all_ranks_that_used_the_buffer_of_one_collective_are_named_together() -
 
     assert finding.ranks == (0, 1)
     assert finding.summary == (
-        "tp[pp0]: ranks 0,1: read the buffer of its all_reduce before wait() (check>mine at own.py:7)"
+        "tp[pp0]: ranks 0,1: read the buffer of its all_reduce before wait()"
+        " (check>mine at own.py:7)"
     )
     assert finding.divergence is not None
     assert finding.divergence.ordinal == 2

@@ -13,12 +13,23 @@ TOPOLOGIES = ("pp1tp1", "pp1tp4", "pp2tp1", "pp2tp2", "pp2tp1cp2", "pp3tp2cp2", 
 PROTOCOLS: tuple[Protocol, ...] = ("separate", "batched", "fused")
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("topology", [name for name in TOPOLOGIES if name != "pp1tp1"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_run_with_nothing_to_do_is_ok(topology: str, protocol: Protocol) -> None:
     verdict = judge(Model(topology, protocol).record())
 
     assert (verdict.outcome, verdict.findings, verdict.notes) == (Outcome.OK, (), ())
+
+
+def test_a_run_in_which_nothing_was_recorded_says_so() -> None:
+    # One rank has nobody to agree with, and here it has no transfer either.
+    verdict = judge(Model("pp1tp1").record())
+
+    assert (verdict.outcome, verdict.findings) == (Outcome.OK, ())
+    assert verdict.summary == "nothing was recorded: no operation and no transfer"
+    assert len(verdict.notes) == 1
+    with_transfer = judge(Model("pp1tp1", transfers=[write("w0")]).record())
+    assert (with_transfer.summary, with_transfer.notes) == ("every oracle holds", ())
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

@@ -1,7 +1,7 @@
 """Who waits for whom: the proof of a deadlock, on hand-written histories of two to four ranks."""
 
 from testbed.topology import Topology
-from testbed.trace.events import Block, Enter, Event, Exit, Final, Group, Sync
+from testbed.trace.events import Block, Enter, Event, Exit, Final, Group, Left, Sync
 from testbed.trace.waits import prove
 
 TP2 = Topology(1, 2, 1)
@@ -142,3 +142,81 @@ def test_a_group_over_nccl_has_the_members_of_its_namesake() -> None:
     assert proof is not None
     assert proof.ended == (1,)
     assert proof.cycle[0].waits_for == (1,)
+
+
+# Threads, receives from any source, ranks that do not exist
+
+
+def on_thread(event: Enter, thread: int) -> Enter:
+    return event._replace(thread=thread)
+
+
+def test_another_thread_that_uses_the_group_may_still_come() -> None:
+    used: list[Event] = [on_thread(reduce("world", 0), 1), Exit(0, 0, [], 1)]
+    waits: list[Event] = [reduce("world", 0), OUT, reduce("world", 1)]
+    stuck = reduce("tp[pp0]", 0)
+
+    assert prove({0: waits, 1: [*used, stuck]}, TP2) is None  # its thread 1 idles
+    both = [*used, on_thread(reduce("tp[pp0]", 1), 1), stuck]
+    assert prove({0: waits, 1: both}, TP2) is not None
+
+
+def test_a_thread_alone_that_can_never_move_is_no_deadlock() -> None:
+    events: dict[int, list[Event]] = {0: [on_thread(reduce("world", 0), 2)], 1: [FINAL]}
+
+    assert prove(events, TP2) is None
+
+
+def test_a_receive_from_any_source_is_dead_only_if_every_sender_is() -> None:
+    topology = Topology(1, 3, 1)
+    anybody = message("recv", "world", 0, -1)
+
+    assert prove({0: [anybody], 1: [FINAL], 2: []}, topology) is None
+    proof = prove({0: [anybody], 1: [FINAL], 2: [FINAL]}, topology)
+
+    assert proof is not None
+    assert "from any source" in proof.told()
+    assert "for any of rank 1, rank 2" in proof.told()
+
+
+def test_a_message_for_any_source_that_is_under_way_is_no_wait() -> None:
+    sent = message("send", "world", 0, 0)
+    events: dict[int, list[Event]] = {0: [message("recv", "world", 0, -1)], 1: [sent, OUT, FINAL]}
+
+    assert prove(events, TP2) is None
+    taken: list[Event] = [message("recv", "world", 0, -1), Exit(0, 0, [], 0, False, 1)]
+    assert prove({**events, 0: [*taken, message("recv", "world", 1, -1)]}, TP2) is not None
+
+
+def test_a_call_with_a_timeout_of_its_own_is_never_dead() -> None:
+    events: dict[int, list[Event]] = {0: [reduce("world", 0)._replace(timed=True)], 1: [FINAL]}
+
+    assert prove(events, TP2) is None
+
+
+def test_an_operation_that_an_exception_left_is_no_wait() -> None:
+    events: dict[int, list[Event]] = {0: [reduce("world", 0), Left(0, 0, "ValueError")], 1: [FINAL]}
+
+    assert prove(events, TP2) is None
+
+
+def test_a_rank_that_does_not_exist_never_comes() -> None:
+    proof = prove({0: [message("send", "world", 0, 99)], 1: []}, TP2)
+
+    assert proof is not None
+    assert (proof.ended, proof.unknown) == ((), (99,))
+    assert proof.told().endswith("rank 99 does not exist")
+
+
+def test_of_a_group_of_unknown_members_nobody_is_missing() -> None:
+    assert prove({0: [reduce("somewhere", 0)], 1: [FINAL]}, TP2) is None
+
+
+def test_a_deadlock_names_the_functions_that_called_not_the_helper_alone() -> None:
+    called = reduce("world", 0)._replace(
+        caller="check_hicache_events>writing_check>_all_reduce", site="cache.py:8"
+    )
+    proof = prove({0: [called], 1: [FINAL]}, TP2)
+
+    assert proof is not None
+    assert "(writing_check>_all_reduce at cache.py:8, step 0)" in proof.told()

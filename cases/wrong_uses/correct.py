@@ -115,6 +115,60 @@ def polled_then_read(groups: Groups, step: int) -> object:
     return told(value)
 
 
+def receive_from_above(value: torch.Tensor, rank: int) -> None:
+    dist.recv(value, rank - 1)
+
+
+def send_below(value: torch.Tensor, rank: int) -> None:
+    dist.send(value, rank + 1)
+
+
+def ends_in_two_functions(groups: Groups, step: int) -> object:
+    value = numbers(step)
+    if groups.rank > 0:
+        receive_from_above(value, groups.rank)
+    if groups.rank < 2:
+        send_below(value, groups.rank)
+    return told(value)
+
+
+def publish(value: torch.Tensor, rank: int) -> None:
+    dist.broadcast(value, src=rank)
+
+
+def follow(value: torch.Tensor, rank: int) -> None:
+    dist.broadcast(value, src=rank)
+
+
+def everybody_publishes_in_turn(groups: Groups, step: int) -> object:
+    values = [numbers(groups.rank) for _ in range(3)]
+    for rank, value in enumerate(values):
+        (publish if rank == groups.rank else follow)(value, rank)
+    return [told(value) for value in values]
+
+
+TAKEN_LATER_STEPS = 4
+
+
+def taken_a_step_later(groups: Groups, step: int) -> object:
+    # Rank 0 makes its last one in the last step but one, so that rank 1 has taken them all.
+    value = numbers(step)
+    if groups.rank == 0 and step + 1 < TAKEN_LATER_STEPS:
+        dist.send(value, 1)
+    elif groups.rank == 1 and step > 0:
+        dist.recv(value, 0)
+    return told(value)
+
+
+def from_any_source(groups: Groups, step: int) -> object:
+    value = numbers(groups.rank)
+    if groups.rank > 0:
+        dist.send(value, 0)
+        return None
+    senders = [dist.recv(value) for _ in range(2)]
+    return sorted(senders)
+
+
 def _use(name: str, what: str, body: Body, **more: object) -> Use:
     where = f"{__name__}:{name.replace('-', '_').upper()}"
     return Use(name, what, where, body, **more)  # type: ignore[arg-type]
@@ -162,6 +216,33 @@ POLLED_THEN_READ = _use(
     "polled-then-read",
     "an asynchronous all_reduce is polled until it is complete, and read then",
     polled_then_read,
+)
+ENDS_IN_TWO_FUNCTIONS = _use(
+    "ends-in-two-functions",
+    "a pipeline that sends in one function and receives in another",
+    ends_in_two_functions,
+    ranks=3,
+    steps=3,
+)
+EVERYBODY_PUBLISHES_IN_TURN = _use(
+    "everybody-publishes-in-turn",
+    "a broadcast of each rank, the root in one function, the others in another",
+    everybody_publishes_in_turn,
+    ranks=3,
+    steps=2,
+)
+TAKEN_A_STEP_LATER = _use(
+    "taken-a-step-later",
+    "a message is received one step after it was sent, by design",
+    taken_a_step_later,
+    steps=TAKEN_LATER_STEPS,
+)
+FROM_ANY_SOURCE = _use(
+    "from-any-source",
+    "receives from any source, whoever comes first",
+    from_any_source,
+    ranks=3,
+    steps=3,
 )
 
 CORRECT = tuple(value for value in list(globals().values()) if isinstance(value, Use))

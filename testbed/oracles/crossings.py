@@ -10,7 +10,7 @@ together: so a pair that is mixed without crossing in its step takes all evidenc
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from testbed.oracles.view import Op
@@ -36,7 +36,8 @@ class Crossing(NamedTuple):
     second: Pair
 
 
-_Key = tuple[Hashable, Hashable]
+_Site = tuple[str, ...]  # its role last
+_Key = tuple[_Site, _Site]
 
 
 def crossing(pairs: Sequence[Pair], *, by_name: bool) -> Crossing | None:
@@ -54,7 +55,7 @@ def crossing(pairs: Sequence[Pair], *, by_name: bool) -> Crossing | None:
 
 def _first(
     pairs: list[Pair],
-    key: Callable[[Op], Hashable],
+    key: Callable[[Op], _Site],
     straight: Callable[[Counter[_Key], _Key, _Key], bool],
 ) -> Crossing | None:
     keys = [(key(pair.one), key(pair.other)) for pair in pairs]
@@ -119,11 +120,11 @@ def _same_step(pair: Pair, op: Op, after: Op, later: Pair) -> bool:
     return later.place == pair.place + 1
 
 
-def _site(op: Op) -> Hashable:
+def _site(op: Op) -> _Site:
     return op.enter.caller, op.enter.site, _role(op)
 
 
-def _functions(op: Op) -> Hashable:
+def _functions(op: Op) -> _Site:
     return op.enter.caller, _role(op)
 
 
@@ -145,7 +146,9 @@ def _learned(count: Counter[_Key], mixed: _Key, back: _Key) -> bool:
 
 
 def _named(count: Counter[_Key], mixed: _Key, back: _Key) -> bool:
-    return all(key[0] == key[1] for key in _straight(mixed, back))
+    # A root and the others do different things: of these the names say nothing.
+    alike = all(one[-1] == other[-1] for one, other in (mixed, back))
+    return alike and all(key[0] == key[1] for key in _straight(mixed, back))
 
 
 def _named_and_seen(count: Counter[_Key], mixed: _Key, back: _Key) -> bool:

@@ -4,6 +4,7 @@ followed from it.
 
 import re
 import signal
+from dataclasses import replace
 from typing import NamedTuple
 
 from testbed.oracles import standing
@@ -34,7 +35,9 @@ class _Place(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """The outcome, the step and ranks of its root, and notes on the ranks that followed."""
+    """The outcome, the step and ranks of its root, and notes on the ranks that followed. stuck: the
+    step in which it came to light, if that is a later one.
+    """
 
     outcome: Outcome
     step: int
@@ -42,6 +45,12 @@ class Ending(NamedTuple):
     summary: str
     divergence: Divergence
     notes: tuple[str, ...]
+    stuck: int = -1
+
+    @property
+    def until(self) -> int:
+        """Last step whose violations are no consequence of it."""
+        return max(self.step, self.stuck)
 
 
 def ending(view: View) -> Ending | None:
@@ -168,7 +177,8 @@ def _deadlock(view: View) -> Ending:
     first = min(proof.cycle, key=order)
     notes = tuple(f"{wait}: stuck behind" for wait in proof.behind)
     divergence = _meeting(view, first, proof)
-    return Ending(Outcome.DEADLOCK, divergence.step, proof.ranks, proof.told(), divergence, notes)
+    step, told = divergence.step, proof.told()
+    return Ending(Outcome.DEADLOCK, step, proof.ranks, told, divergence, notes, first.step)
 
 
 def _awaited(view: View, wait: Wait) -> Op | None:
@@ -183,8 +193,9 @@ def _awaited(view: View, wait: Wait) -> Op | None:
 
 
 def _meeting(view: View, wait: Wait, proof: Deadlock) -> Divergence:
-    """The operation that some ranks came to and others never did. The fewer are the odd ones; where
-    they are as many, those that have ended or do not exist, else those without the lowest rank.
+    """The operation that some ranks came to and others never did. Odd is who waits for a rank that
+    does not exist, else the fewer are; where they are as many, those that have ended, else nobody
+    can say: the side without the lowest rank is listed first.
     """
     op = _awaited(view, wait)
     did = _standings(view)
@@ -200,13 +211,15 @@ def _meeting(view: View, wait: Wait, proof: Deadlock) -> Divergence:
         did[one] = _made(view, view.ranks[one], op)
     for one in absent:
         did[one] = _left_out(view, one, op)
-    if len(there) != len(absent):
+    even = len(there) == len(absent) and not absent & {*proof.ended, *proof.unknown}
+    if absent & set(proof.unknown):
+        odd = {wait.rank}
+    elif len(there) != len(absent):
         odd = min(there, absent, key=len)
-    elif absent & {*proof.ended, *proof.unknown}:
-        odd = absent
     else:
-        odd = max(there, absent, key=min)
-    return singled_out(op.step, str(channel(op)), did, sorted(odd), op.enter.ordinal)
+        odd = max(there, absent, key=min) if even else absent
+    found = singled_out(op.step, str(channel(op)), did, sorted(odd), op.enter.ordinal)
+    return replace(found, even=True, majority=tuple(sorted(taking_part - odd))) if even else found
 
 
 def _made(view: View, rank: RankView, op: Op) -> str:
@@ -222,7 +235,7 @@ def _left_out(view: View, absent: int, op: Op) -> str:
     """What a rank did that never came to the operation of another one."""
     rank = view.ranks.get(absent)
     if rank is None:
-        return f"rank {absent} does not exist"
+        return "does not exist"
     other = {"send": "receive", "isend": "receive", "recv": "send", "irecv": "send"}
     kind = other.get(op.enter.op, op.enter.op)
     where = f"{kind} #{op.enter.ordinal} of {channel(op)}"

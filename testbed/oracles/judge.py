@@ -138,7 +138,7 @@ def _weigh(view: View, findings: tuple[Finding, ...], numbers: dict[str, object]
     notes = (*(end.notes if end else ()), *_unfired(view))
     violations = [one for one in findings if one.outcome is Outcome.VIOLATION]
     first = violations[0] if violations else None
-    if first is not None and (end is None or first.step <= end.step):
+    if first is not None and (end is None or first.step <= end.until):
         if end is not None:
             notes = (f"then {end.outcome}: {end.summary}", *notes)
         return _from_finding(first, findings, notes, numbers)

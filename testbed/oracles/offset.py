@@ -45,9 +45,19 @@ def came_apart(one: Sequence[Op], other: Sequence[Op], last: int, *, unequal: bo
             return None
         place = 0
     step = steps[place]
+    return Apart(step, min(totals[place]), _odd(counts, step))
+
+
+def odd_one(one: Sequence[Op], other: Sequence[Op], step: int) -> int | None:
+    """0 or 1, the series that made another number of operations in that step than in most, if only
+    one did; None if that tells nothing.
+    """
+    return _odd([Counter(op.step for op in ops if op.has_step) for ops in (one, other)], step)
+
+
+def _odd(counts: Sequence[Counter[int]], step: int) -> int | None:
     odd = [_is_odd(of, step) for of in counts]
-    which = odd.index(True) if odd.count(True) == 1 else None
-    return Apart(step, min(totals[place]), which)
+    return odd.index(True) if odd.count(True) == 1 else None
 
 
 def _by_step(ops: Iterable[Op], last: int) -> Counter[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from testbed.oracles.crossings import Crossing, Pair, crossing
-from testbed.oracles.offset import Apart, came_apart
+from testbed.oracles.offset import Apart, came_apart, odd_one
 from testbed.oracles.sides import Placed, told_apart, unequal
 from testbed.oracles.view import Op, RankView, View
 from testbed.trace.mismatch import SIZES_APART, face
@@ -23,8 +23,8 @@ def unlike_collectives(view: View, oracle: str, strict: bool) -> Iterator[Placed
         place = _first_unlike(view, series, strict)
         if place is not None:
             ordinal, did = place
-            odd = _odd_end(view, series, tuple(did))
-            finding = unequal(oracle, _step(series[ordinal]), group, ordinal, did, odd)
+            step = _step(series[ordinal])
+            finding = unequal(oracle, step, group, ordinal, did, _odd_end(series, tuple(did), step))
             yield Placed(finding, (group, ordinal))
         elif not strict:
             yield from _crossed(oracle, group, series)
@@ -153,20 +153,21 @@ def _shifted(view: View, oracle: str, group: str, series: Series) -> Iterator[Pl
     yield Placed(finding, (group, first.place))
 
 
-def _odd_end(view: View, series: Series, ranks: Sequence[int]) -> list[int]:
+def _odd_end(series: Series, ranks: Sequence[int], step: int) -> list[int]:
     """Of two members the one that is known to have left its own regular course."""
     if len(ranks) != 2:
         return []
-    apart = _came_apart(view, series, ranks[0], ranks[1])
-    return [ranks[apart.odd]] if apart is not None and apart.odd is not None else []
+    odd = odd_one(_made(series, ranks[0]), _made(series, ranks[1]), step)
+    return [] if odd is None else [ranks[odd]]
+
+
+def _made(series: Series, rank: int) -> list[Op]:
+    return [op for ops in series.values() for op in ops if op.rank == rank]
 
 
 def _came_apart(view: View, series: Series, one: int, other: int) -> Apart | None:
-    made = [
-        [op for ops in series.values() for op in ops if op.rank == rank] for rank in (one, other)
-    ]
     last = min(_last_step(view.ranks[rank]) for rank in (one, other))
-    return came_apart(made[0], made[1], last, unequal=False)
+    return came_apart(_made(series, one), _made(series, other), last, unequal=False)
 
 
 def _last_step(rank: RankView) -> int:

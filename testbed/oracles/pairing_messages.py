@@ -6,7 +6,7 @@ from itertools import zip_longest
 from testbed.oracles.causal import Channel
 from testbed.oracles.crossings import Pair, crossing
 from testbed.oracles.messages import Ends, pipes
-from testbed.oracles.offset import came_apart
+from testbed.oracles.offset import odd_one
 from testbed.oracles.sides import Breach, Placed, breaches, told_apart, unequal
 from testbed.oracles.standing import site
 from testbed.oracles.view import Op, Pipe, View, Way
@@ -23,7 +23,7 @@ def unlike_messages(view: View, oracle: str, strict: bool) -> Iterator[Placed]:
             if did is not None:
                 step = min(send.step, recv.step)
                 # A buffer that was touched tells which side is wrong.
-                odd = [pipe.src] if _touch(view, send) else _odd_end(ends)
+                odd = [pipe.src] if _touch(view, send) else _odd_end(ends, step)
                 yield Placed(unequal(oracle, step, str(pipe), place, did, odd), (pipe, place))
                 break
         else:
@@ -49,15 +49,12 @@ def _by(op: Op) -> str:
     return f" by {function} at {op.enter.site}" if op.enter.site else f" by {function}"
 
 
-def _odd_end(ends: Ends) -> list[int]:
+def _odd_end(ends: Ends, step: int) -> list[int]:
     """The end that is known to have left its own regular course."""
     sends = [op for _, op in sorted(ends.sends.items())]
     recvs = [op for _, op in sorted(ends.recvs.items())]
-    last = min(max(op.step for op in sends), max(op.step for op in recvs))
-    apart = came_apart(sends, recvs, last, unequal=False)
-    if apart is None or apart.odd is None:
-        return []
-    return [(sends, recvs)[apart.odd][0].rank]
+    odd = odd_one(sends, recvs, step)
+    return [] if odd is None else [(sends, recvs)[odd][0].rank]
 
 
 def _unlike(view: View, send: Op, recv: Op, strict: bool) -> dict[int, str] | None:

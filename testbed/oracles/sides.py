@@ -26,7 +26,8 @@ def diverged(step: int, channel: str, ordinal: int, did: Mapping[int, str]) -> D
     majority = max(sides.values(), key=lambda side: (len(side), -side[0]))
     minority = tuple(rank for rank in sorted(did) if rank not in majority)
     told = {str(rank): did[rank] for rank in sorted(did)}
-    return Divergence(step, channel, ordinal, told, tuple(majority), minority)
+    even = len(majority) == len(minority)
+    return Divergence(step, channel, ordinal, told, tuple(majority), minority, even)
 
 
 def singled_out(

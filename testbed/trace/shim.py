@@ -12,6 +12,7 @@ A process is a disposable rank, so nothing is put back. What is recorded of an o
 back; its buffers are watched until it is waited for (``guard``).
 """
 
+import contextlib
 import inspect
 import sys
 import threading
@@ -26,8 +27,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import c10d_logger, distributed_c10d
 
+from testbed.ownership import Owner, of_frame
 from testbed.topology import GroupSpec, has_tags
 from testbed.trace.asked import SHORT, Asked, Reader, of_method, of_public
 from testbed.trace.callers import Callers, Path
@@ -48,6 +50,8 @@ _NAME_KEPT = 6
 # Operations whose calls are remembered by where they come from and all but their tensor.
 _REMEMBERED = frozenset({"all_reduce", "reduce", "broadcast", "send", "recv", "isend", "irecv"})
 _SITES_KEPT = 64
+# Files of torch's public functions, which pass a Work on to their caller.
+_BETWEEN = frozenset({distributed_c10d.__file__, c10d_logger.__file__, contextlib.__file__})
 # torch's own module calls these by name; all else there must stay what torch compares it with.
 _BLOCKING_MESSAGES = ("send", "recv")
 
@@ -194,7 +198,9 @@ class Shim:
                     asked = read(args, kwargs)
                     if self._is_left_out(asked.group):
                         return call(*args, **kwargs)
-                    site = self._site(form, asked, tensor, path, rest, kwargs)
+                    site = self._site(
+                        form, asked, tensor, path, rest, kwargs, _is_programs(sys._getframe(1))
+                    )
                     sites[path] = [*sites.get(path, ())[1 - _SITES_KEPT :], site]
                 before, after = site.before, site.after
                 written, sent = ([tensor], []) if site.receives else ([], [tensor])
@@ -204,7 +210,9 @@ class Shim:
                     return call(*args, **kwargs)
                 sized = list(tensors_in(asked.tensors.get(form.sized_by)))
                 tensor = sized[0] if len(sized) == 1 else None
-                site = self._site(form, asked, sized, path, (), kwargs)
+                site = self._site(
+                    form, asked, sized, path, (), kwargs, _is_programs(sys._getframe(1))
+                )
                 before, after = site.before, site.after
                 written, sent = self._buffers(form, asked, site)
                 for buffers, how in ((written, "written"), (sent, "read")):
@@ -228,7 +236,7 @@ class Shim:
             if result is None:
                 leave(values)
             elif isinstance(result, _Work):
-                leave(values, True)
+                leave(values, site.handed)
                 touched = partial(self.touched, site, ordinal)
                 track(result, Pending(site, ordinal, tensor, Guard(written, sent, touched)))
             elif receives and site.operation.peer < 0:
@@ -279,6 +287,8 @@ class Shim:
 
     def _dropped(self, pending: Pending) -> None:
         pending.guard.forget()
+        if not pending.site.handed:
+            return
         op, group, peer, tag = pending.site.operation[:4]
         self._recorder.later(Dropped, op, group, pending.ordinal, peer, tag)
 
@@ -413,8 +423,9 @@ class Shim:
         path: Path,
         rest: tuple[Any, ...],
         options: dict[str, Any],
+        handed: bool = False,
     ) -> "_Site":
-        """sized: the tensor, or the tensors, whose dtype and size are recorded."""
+        """sized: the tensor, or tensors, whose dtype and size are recorded. handed: see _Site."""
         tensors: list[torch.Tensor] = [sized] if isinstance(sized, _Tensor) else sized
         first = tensors[0] if tensors else None
         alone = first if len(tensors) == 1 else None
@@ -457,6 +468,7 @@ class Shim:
             ranks=group.spec.ranks,
             before=before,
             after=before if readable and form.way != "send" else None,
+            handed=handed,
             receives=bool(form.writes)
             and not (form.op == "broadcast" and asked.root == self._rank),
         )
@@ -559,8 +571,9 @@ class _Site:
     rest, options: those other arguments. dtype, shape, is_cpu: of the tensor. known: the operation
     in the recorder's own form. ordinals: those to come in its channel. ranks: its group's. before,
     after: what reads the tensor's values before and after the call; no ``after`` where they stay
-    what they were. receives: its results are written into until the operation is over. waits: of
-    such an operation, by the path that leads there.
+    what they were. receives: its results are written into until the operation is over. handed: a
+    Work goes to code that has to wait for it; torch's own libraries know what they throw away.
+    waits: of such an operation, by the path that leads there.
     """
 
     rest: tuple[Any, ...]
@@ -575,6 +588,7 @@ class _Site:
     before: Callable[[Any], list[int]]
     after: Callable[[Any], list[int]] | None
     receives: bool
+    handed: bool
     waits: "dict[tuple[Path, bool], _Site]" = field(default_factory=dict)
 
 
@@ -595,6 +609,13 @@ def _method_rest(form: Form) -> _RestOf:
         return None, ()
 
     return rest_of if form.way else lambda args: (None, ())
+
+
+def _is_programs(frame: FrameType | None) -> bool:
+    """Whether the code that called torch's function is not one of torch's own libraries."""
+    while frame is not None and frame.f_code.co_filename in _BETWEEN:
+        frame = frame.f_back
+    return frame is None or of_frame(frame) is not Owner.TORCH
 
 
 def _is_timed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

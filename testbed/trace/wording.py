@@ -14,7 +14,7 @@ def called_at(caller: str, site: str) -> str:
     outermost functions and the innermost one are given.
     """
     names = [name for name in caller.split(">") if name]
-    if len(names) > 1 and names[0] == ENTRY:
+    while len(names) > 1 and names[0] == ENTRY:  # twice where a subclass calls its base's
         names = names[1:]
     if len(names) > _WHOLE:
         names = [*names[:2], "…", names[-1]]
