@@ -20,8 +20,7 @@ class Broken:
 
     what: in a few words. breaks: damage above the recorder. args: arguments besides the program's
     own, where damage cannot express it. rank: who is wrong. at: what must be told of where the
-    ranks first differed: a way of messages is its channel, the rest may be anywhere in the line.
-    unseen: why no record can show it; then nothing is to be found.
+    ranks first differed. unseen: why no record can show it; then nothing is to be found.
     """
 
     what: str
@@ -129,7 +128,7 @@ def _messages() -> Iterator[Peer]:
         "messages:from_anybody",
         3,
         broken=(
-            Broken(SEND_DROPPED, 1, ("0->1 tag 1",), (Break("skip", 1, "send", 2),)),
+            Broken(SEND_DROPPED, 1, ("any->0",), (Break("skip", 1, "send", 2),)),
             dtype(0, 1, 0, "send"),
         ),
         in_tests=True,

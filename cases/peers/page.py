@@ -21,7 +21,8 @@ Both must return the same numbers on every rank, and the verdict must be `ok`. T
 if the program had made it so; where damage cannot express it, by an argument of the program. The
 verdict must then not be `ok`, and the first divergence must name the rank and the operation or
 channel that are wrong, as reasoned beforehand in `cases/peers/catalog.py`. Of a message both ends
-count as named: two ranks have no majority.
+count as named: two ranks have no majority. Where two ranks wait for each other in two messages,
+both are told, and either may be the one that was left out.
 
 From PyTorch's wheel: every method of `DistributedTest` for gloo, at 3 ranks; the seven schedules of
 `torch.distributed.pipelining`, at 2 and 4 ranks. From FairScale, where `requirements-peers.txt` is

@@ -99,11 +99,9 @@ def misnamed(verdict: Verdict, broken: Broken) -> str:
     either = "->" in first.channel or len(first.did) == 2
     if broken.rank not in first.minority and not (either and str(broken.rank) in first.did):
         return f"rank {broken.rank} is wrong, not {list(first.minority)}"
-    missing = [
-        part
-        for part in broken.at
-        if part not in (first.channel if "->" in part else first.one_line())
-    ]
+    # Two ranks that wait for each other in two messages: nothing says which was left out, and both
+    # are told, one of them first.
+    missing = [part for part in broken.at if part not in first.one_line()]
     return f"{', '.join(missing)} is not named" if missing else ""
 
 
