@@ -91,19 +91,19 @@ matrix: $(READY) ## every cached SGLang release under the scenarios with a publi
 		--json reports/out/matrix.json --html reports/out/matrix.html
 
 soak: $(READY) ## 1,000 random sound scenarios, in which nothing may be found
-	$(PY) -m testbed.soak --world $(WORLD) $(call option,--subject,$(SUBJECT))
+	$(PY) -m testbed.measure.soak --world $(WORLD) $(call option,--subject,$(SUBJECT))
 
 soak-faults: $(READY) ## process faults on one fleet, attacks on whole commands: verdicts, what is left
-	$(PY) -m testbed.soak_faults --world $(WORLD)
+	$(PY) -m testbed.measure.soak_faults --world $(WORLD)
 
 test-nccl: $(READY) ## the cases over NCCL, a GPU per rank; skipped where there is no GPU
-	$(PY) -m launchers.nccl_suite $(call option,--world,$(GIVEN_WORLD)) $(if $(strip $(K)),-k '$(K)')
+	$(PY) -m testbed.measure.nccl_suite $(call option,--world,$(GIVEN_WORLD)) $(if $(strip $(K)),-k '$(K)')
 
 nightly: $(READY) ## test-nccl, test-bugs, matrix and bench-pp, one summary at the end
-	$(PY) -m launchers.nightly
+	$(PY) -m testbed.measure.nightly
 
 gpu-check: $(READY) ## what a machine with a GPU has to show: reports/out/gpu-check.md
-	$(PY) -m launchers.gpu_check
+	$(PY) -m testbed.measure.gpu_check
 
 test: lint ## everything: lint, the unit tests of tests/, and the cases
 	$(PY) -m pytest tests cases -rs $(strip $(FLEET_OPTIONS))
@@ -119,7 +119,7 @@ bench-pp: $(READY) ## what an agreement costs, per protocol, against its bare op
 		pp$(or $(strip $(PP)),1)tp$(or $(strip $(TP)),1)$(if $(strip $(CP)),cp$(strip $(CP))))
 
 bench-harness: $(READY) ## what a case costs here and in other harnesses, sound and faulty
-	$(PY) -m testbed.bench.harness --world $(WORLD)
+	$(PY) -m testbed.measure.harness --world $(WORLD)
 
 clean: ## remove caches and the kept runs (the virtual environment stays)
 	rm -rf reports/out .pytest_cache .mypy_cache .ruff_cache

@@ -3,8 +3,8 @@ in the stage.
 """
 
 from cases.spread import PIPELINES, spread
+from testbed.model.scenario import Scenario
 from testbed.pytest_plugin import RunCase
-from testbed.scenario import Scenario
 
 
 @spread("claim-one-agreement")

@@ -7,10 +7,10 @@ from typing import TypeVar
 import pytest
 
 from cases.spread import PIPELINES, spread
+from testbed.model.events import MODEL, Complete, End, Enter, Event, Query
+from testbed.model.record import RankRecord
+from testbed.model.scenario import Scenario
 from testbed.pytest_plugin import RunCase
-from testbed.record import RankRecord
-from testbed.scenario import Scenario
-from testbed.trace.events import MODEL, Complete, End, Enter, Event, Query
 
 
 @spread("storage-*", "many-idle-rounds")

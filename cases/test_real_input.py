@@ -5,8 +5,8 @@ request trace.
 import pytest
 
 from cases.spread import SUBJECTS
+from testbed.model.scenario import Scenario
 from testbed.pytest_plugin import RunCase
-from testbed.scenario import Scenario
 from testbed.workloads.trace import located
 
 

@@ -3,8 +3,8 @@ never ready.
 """
 
 from cases.spread import CP, PIPELINES, spread
+from testbed.model.scenario import Scenario
 from testbed.pytest_plugin import RunCase
-from testbed.scenario import Scenario
 
 
 @spread("skew-followers-slower-*", topologies=PIPELINES)

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launchers.torchrun import end, last_line, log_of, start, torchrun_command, torchrun_environment
-from testbed.errors import BadInput, one_line
-from testbed.world import fleet_file
-from testbed.world.fleet_file import FLEET_ENV, FLEET_FILE_ENV, NODE_ENV, FleetFile
+from testbed.fleet import fleet_file
+from testbed.fleet.fleet_file import FLEET_ENV, FLEET_FILE_ENV, NODE_ENV, FleetFile
+from testbed.model.errors import BadInput, one_line
 
 HOST_WORDS = "testbed host"
 

@@ -10,7 +10,7 @@ import sys
 
 from torchx import specs
 
-from testbed.world.fleet_file import FLEET_FILE_ENV
+from testbed.fleet.fleet_file import FLEET_FILE_ENV
 
 
 def hosts(

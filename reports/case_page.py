@@ -8,8 +8,8 @@ from reports.results import Row
 from reports.story import story
 from reports.templates import render
 from reports.timeline import Scene, scene, to_svg
+from testbed.model.verdict import Divergence
 from testbed.runs import RunResult
-from testbed.verdict import Divergence
 
 MAX_CELLS = 4000
 

@@ -3,7 +3,7 @@
 import os
 from typing import TextIO
 
-from testbed.verdict import Outcome
+from testbed.model.verdict import Outcome
 
 _GREEN, _YELLOW, _RED, _MAGENTA = 32, 33, 31, 35
 _OF_VERDICT = {str(outcome): _RED for outcome in Outcome} | {

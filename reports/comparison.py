@@ -18,7 +18,7 @@ from tabulate import tabulate
 
 from reports.matrix import Matrix, mark
 from reports.results import Row
-from testbed.errors import BadInput
+from testbed.model.errors import BadInput
 
 FORMAT = 1
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from reports.ranks import ranged
 from reports.timeline.rounds import rounds
 from reports.timeline.scene import told_op
-from testbed.errors import printable
-from testbed.oracles.view import RankView, View
+from testbed.analysis.view import RankView, View
+from testbed.model.errors import printable
+from testbed.model.events import About, Begin, End, Enter, Event, Exit, Final, Raised
+from testbed.model.scenario import to_object
 from testbed.runs import RunResult, shown
-from testbed.scenario import to_object
-from testbed.trace.events import About, Begin, End, Enter, Event, Exit, Final, Raised
 
 # Neither do they tell what a rank did: clocks, source lines, digests of Python objects.
 _IGNORED = frozenset({"t_us", "site", "traceback", "born_us", "versions"})

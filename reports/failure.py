@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from reports.ranks import ranged
 from reports.results import Row, divergence
-from testbed.verdict import Divergence
+from testbed.model.verdict import Divergence
 
 _INDENT = 12
 _WIDTH = 100

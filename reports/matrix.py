@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from reports.results import Row
-from testbed.errors import BadInput, all_printable
+from testbed.model.errors import BadInput, all_printable
 
 FORMAT = 1
 

@@ -16,7 +16,7 @@ from reports.matrix import OK, Matrix, legend
 from reports.matrix_table import heading, tally
 from reports.results import Row, divergence
 from reports.templates import shown
-from testbed.errors import BadInput, printable
+from testbed.model.errors import BadInput, printable
 
 _TEMPLATE = "matrix_page.html.j2"
 _UPSTREAM = "sgl-project/sglang"

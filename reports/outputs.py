@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from testbed.errors import printable
+from testbed.model.errors import printable
 from testbed.runs import RunResult
 
 Chosen = Literal["first", "failed", "all"]

@@ -22,9 +22,9 @@ from reports.perfetto import TRACE_FILE, write_trace
 from reports.results import Row, divergence
 from reports.table import tally
 from reports.templates import render, text_of
-from testbed import record
+from testbed.model import record
+from testbed.model.verdict import Outcome
 from testbed.runs import LOST, judged
-from testbed.verdict import Outcome
 
 PAGE_FILE = "index.html"
 

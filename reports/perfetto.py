@@ -14,10 +14,8 @@ from typing import Any
 
 import msgspec
 
-from testbed.oracles.view import Op, Pipe, RankView, View
-from testbed.record import RunRecord
-from testbed.topology import told_tag
-from testbed.trace.events import (
+from testbed.analysis.view import Op, Pipe, RankView, View
+from testbed.model.events import (
     About,
     Begin,
     Block,
@@ -33,6 +31,8 @@ from testbed.trace.events import (
     Synced,
     Take,
 )
+from testbed.model.record import RunRecord
+from testbed.model.topology import told_tag
 
 TRACE_FILE = "trace.json.gz"
 

@@ -12,14 +12,14 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from testbed import output
-from testbed.errors import BadInput, EnvironmentFault, all_printable, shortened
-from testbed.oracles.causal import channel
-from testbed.oracles.view import Op, RankView
-from testbed.record import left_behind
+from testbed.analysis.logical_time import channel
+from testbed.analysis.view import Op, RankView
+from testbed.console import output
+from testbed.model.errors import BadInput, EnvironmentFault, all_printable, shortened
+from testbed.model.record import left_behind
+from testbed.model.scenario import Scenario
+from testbed.model.verdict import Divergence, Outcome
 from testbed.runs import LOST, RunResult, shown, told
-from testbed.scenario import Scenario
-from testbed.verdict import Divergence, Outcome
 
 FORMAT = 2
 """1: without ``operation``, and without ``written``."""

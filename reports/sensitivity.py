@@ -14,11 +14,12 @@ from pathlib import Path
 from tabulate import tabulate
 
 from reports.table import shorten
-from testbed import output, record
-from testbed.errors import BadInput
+from testbed.console import output
+from testbed.model import record
+from testbed.model.errors import BadInput
+from testbed.model.record import RunRecord
 from testbed.oracles import View
 from testbed.oracles.endings import is_echo
-from testbed.record import RunRecord
 from testbed.runs import DEFAULT_ROOT, LATEST, RunResult, find_runs, judged
 from testbed.subjects import bugs
 

@@ -10,7 +10,7 @@ from reports.junit import JUNIT_FILE, Test, of_row, write_junit
 from reports.page import write_page
 from reports.results import Row, document, write_json
 from reports.table import as_markdown, tally
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.model.errors import BadInput, EnvironmentFault
 from testbed.runs import shown
 
 SUMMARY_FILE, RESULTS_FILE = "summary.md", "results.json"

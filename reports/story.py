@@ -8,19 +8,19 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from reports.results import row
-from testbed.errors import printable
-from testbed.oracles import standing
-from testbed.oracles.causal import channel
+from testbed.analysis import standing
+from testbed.analysis.logical_time import channel
+from testbed.analysis.sides import named
+from testbed.analysis.view import Op, RankStep, RankView, View
+from testbed.model.errors import printable
+from testbed.model.events import Answer, Call, Complete, Enter, Event, Exit, Frame, Query
+from testbed.model.record import left_behind
+from testbed.model.verdict import Divergence, Outcome
 from testbed.oracles.endings import is_echo
 from testbed.oracles.injected import injected
 from testbed.oracles.judge import INJECTED, SCRIPTED
 from testbed.oracles.scripted import scripted
-from testbed.oracles.sides import named
-from testbed.oracles.view import Op, RankStep, RankView, View
-from testbed.record import left_behind
 from testbed.runs import RunResult
-from testbed.trace.events import Answer, Call, Complete, Enter, Event, Exit, Frame, Query
-from testbed.verdict import Divergence, Outcome
 
 _INDENT = 14
 _WIDTH = 100

@@ -6,7 +6,7 @@ from tabulate import tabulate
 
 from reports.colour import painted
 from reports.results import Row, divergence
-from testbed.errors import printable
+from testbed.model.errors import printable
 
 HEADERS = (
     "scenario",

@@ -35,7 +35,7 @@ def main() -> int:
 
 def _command_line() -> Callable[[Sequence[str] | None], int]:
     # Not at the top: without torch even this module's import would end in a traceback.
-    from testbed.cli import main as run
+    from testbed.cli.command import main as run
 
     return run
 

@@ -29,11 +29,13 @@ from reports.junit import Test
 from reports.results import Row, row
 from reports.session import keep
 from reports.table import for_terminal, tally
-from testbed import catalog, nodes, subjects
-from testbed.catalog import Axes
-from testbed.cli_common import BAD_INPUT, INTERRUPTED, TERMINATED
+from testbed import subjects
+from testbed.console.options import BAD_INPUT, INTERRUPTED, TERMINATED
 from testbed.device import gpus
-from testbed.errors import BadInput, EnvironmentFault, Terminated, terminable
+from testbed.fleet import Fleet, LastingFleet
+from testbed.model.errors import BadInput, EnvironmentFault, Terminated, terminable
+from testbed.model.scenario import Scenario
+from testbed.model.topology import Topology
 from testbed.runs import (
     DEFAULT_ROOT,
     DEFAULT_WORLD,
@@ -46,10 +48,9 @@ from testbed.runs import (
     keep_sessions,
     shown,
 )
-from testbed.scenario import Scenario
+from testbed.sessions import catalog, nodes
+from testbed.sessions.catalog import Axes
 from testbed.subjects.bad_code import BadCode
-from testbed.topology import Topology
-from testbed.world import Fleet, LastingFleet
 
 ENVIRONMENT_STATUS = 3
 

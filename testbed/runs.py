@@ -25,15 +25,16 @@ from typing import Protocol
 
 import msgspec
 
-from testbed import faults, record, subjects, workloads
+from testbed import faults, subjects, workloads
 from testbed.device import gpus
-from testbed.errors import BadInput, brief, naming, shortened
 from testbed.faults.no_controller import NoController
+from testbed.model import record
+from testbed.model.errors import BadInput, brief, naming, shortened
+from testbed.model.record import RunRecord
+from testbed.model.scenario import Expect, Scenario
+from testbed.model.topology import MAX_RANKS
+from testbed.model.verdict import Verdict
 from testbed.oracles import REGISTRY, check_claims, judge
-from testbed.record import RunRecord
-from testbed.scenario import Expect, Scenario
-from testbed.topology import MAX_RANKS
-from testbed.verdict import Verdict
 
 DEFAULT_WORLD = 4
 DEFAULT_ROOT = Path("reports/out")

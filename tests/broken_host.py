@@ -4,8 +4,8 @@ import os
 from typing import NoReturn
 
 from testbed.death import die_with_parent
-from testbed.world.host import serve
-from testbed.world.seat import RankSeat
+from testbed.fleet.fork_server import serve
+from testbed.rank.spec import RankSeat
 
 SAID = "raised where nothing guards it"
 

@@ -3,9 +3,9 @@
 import pytest
 
 from reports.github import VARIABLE
-from testbed.events import Clock
+from testbed.recorder.recorder import ListRecorder
 from testbed.runs import KEEP_VARIABLE
-from testbed.trace.recorder import ListRecorder
+from testbed.scripted_events import Clock
 
 
 @pytest.fixture(autouse=True)

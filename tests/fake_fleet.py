@@ -2,11 +2,11 @@
 
 from types import TracebackType
 
-from testbed.errors import EnvironmentFault
-from testbed.record import RankRecord, RunRecord
-from testbed.scenario import Scenario
-from testbed.topology import Topology
-from testbed.trace.events import Begin, End, Event, Final
+from testbed.model.errors import EnvironmentFault
+from testbed.model.events import Begin, End, Event, Final
+from testbed.model.record import RankRecord, RunRecord
+from testbed.model.scenario import Scenario
+from testbed.model.topology import Topology
 
 SIGKILL = 9
 

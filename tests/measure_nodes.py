@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from testbed.scenario import from_object
-from testbed.world import Fleet
+from testbed.fleet import Fleet
+from testbed.model.scenario import from_object
 from tests.two_machines import why_not
 from tests.two_nodes import TwoNodes, fleet_on_two_nodes
 

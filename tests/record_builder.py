@@ -9,10 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 from zlib import crc32
 
-from testbed.record import RankRecord, RunRecord
-from testbed.scenario import Scenario, Where, select
-from testbed.topology import Topology
-from testbed.trace.events import (
+from testbed.model.events import (
     Begin,
     Block,
     Complete,
@@ -28,6 +25,9 @@ from testbed.trace.events import (
     Synced,
     Take,
 )
+from testbed.model.record import RankRecord, RunRecord
+from testbed.model.scenario import Scenario, Where, select
+from testbed.model.topology import Topology
 
 Protocol = Literal["separate", "batched", "fused"]
 PIPE_TAG = 77

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from reports.results import Row, row
-from testbed import record
-from testbed.record import RunRecord
+from testbed.model import record
+from testbed.model.record import RunRecord
 from testbed.runs import RunResult, judged
 from tests.record_builder import Model, Transfer
 

@@ -13,14 +13,14 @@ import torch.distributed as dist
 
 from testbed import subjects
 from testbed.cache import KVCache, Node, PrefetchOperation, TransferController, shard_of
-from testbed.errors import EnvironmentFault
-from testbed.events import Clock, Readiness
+from testbed.model.errors import EnvironmentFault
+from testbed.model.events import Complete, Enter, Event
+from testbed.model.scenario import Scenario, Sidecar
+from testbed.model.topology import GroupSpec, Topology
 from testbed.protocols import Groups
-from testbed.scenario import Scenario, Sidecar
-from testbed.topology import GroupSpec, Topology
-from testbed.trace.events import Complete, Enter, Event
-from testbed.trace.recorder import ListRecorder
-from testbed.trace.shim import Shim
+from testbed.recorder.recorder import ListRecorder
+from testbed.recorder.shim import Shim
+from testbed.scripted_events import Clock, Readiness
 
 MINIMAL = ("separate", "batched", "fused")
 RELEASES = ("sglang==0.5.16", "sglang==0.5.18", "sglang==0.5.19", "sglang==0.5.23")

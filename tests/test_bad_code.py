@@ -123,7 +123,7 @@ def test_a_checkout_whose_code_fails_as_it_is_lifted_is_told_with_the_line(
         ["testbed", "matrix", "--subjects=batched,{}", "--scenarios=skew-followers-slower-1"],
         ["testbed", "compare", "batched", "{}", "--scenarios=skew-followers-slower-1"],
         ["testbed", "bench", "--quick", "--subjects={}"],
-        ["testbed.soak", "--subject={}"],
+        ["testbed.measure.soak", "--subject={}"],
         ["pytest", "cases/test_skew.py", "--subject={}"],
     ],
     ids=lambda command: command[min(1, len(command) - 2)],

@@ -14,10 +14,10 @@ from testbed.bench import cost, plots, stall, throughput
 from testbed.bench.command import JSON_FILE, MARKDOWN_FILE
 from testbed.bench.measure import fleet, run
 from testbed.bench.plans import CostPlan, Model, PipelinePlan, Point, Setting, SkewPlan
-from testbed.cli import main
-from testbed.errors import EnvironmentFault
-from testbed.topology import Topology
-from testbed.world import Fleet
+from testbed.cli.command import main
+from testbed.fleet import Fleet
+from testbed.model.errors import EnvironmentFault
+from testbed.model.topology import Topology
 from tests.whole_case import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from testbed import bench_copies
 from testbed.device import CudaDevice, driver
+from testbed.measure import bench_copies
 from tests.fake_cuda import COPY_MS, FakeCuda, ManualTime
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from testbed.bench.harness.__main__ import main, tables
-from testbed.bench.harness.case import Kind
-from testbed.bench.harness.contender import ended
-from testbed.bench.harness.fleet import OnFleet
-from testbed.bench.harness.killing import end_all, run_for
+from testbed.fleet import Fleet
+from testbed.measure.harness.__main__ import main, tables
+from testbed.measure.harness.case import Kind
+from testbed.measure.harness.contender import ended
+from testbed.measure.harness.fleet import OnFleet
+from testbed.measure.harness.killing import end_all, run_for
 from testbed.runs import RunStore
-from testbed.world import Fleet
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_tables_say_what_was_not_seen_within_the_patience() -> None:
     spread = {"count": 2, "median": 50.0, "min": 40.0, "max": 60.0}
     slow = {key: value * 100 for key, value in spread.items()}
     found = {
-        "command": "python -m testbed.bench.harness",
+        "command": "python -m testbed.measure.harness",
         "machine": {"cpu": "one", "cores": 2},
         "world": 4,
         "patience_s": 20.0,
@@ -125,7 +125,7 @@ def test_the_tables_say_what_was_not_seen_within_the_patience() -> None:
         },
     }
     told = tables(found)
-    assert told.startswith("# python -m testbed.bench.harness\n# cpu one, cores 2\n")
+    assert told.startswith("# python -m testbed.measure.harness\n# cpu one, cores 2\n")
     assert "> 20000" in told
     assert "lost" in told
     assert "a case on the fleet is 100 times cheaper than a torchrun" in told

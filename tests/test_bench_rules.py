@@ -14,9 +14,9 @@ from testbed.bench.scaling import topologies
 from testbed.bench.schedule import schedule
 from testbed.bench.stats import crossing, falling, quantile, ratio, spread
 from testbed.bench.throughput import claimed_saving_us_per_token, curve, rows
-from testbed.errors import BadInput
-from testbed.scenario import from_object, to_object
-from testbed.topology import Topology
+from testbed.model.errors import BadInput
+from testbed.model.scenario import from_object, to_object
+from testbed.model.topology import Topology
 
 
 def test_a_long_request_is_computed_chunk_by_chunk_and_its_prefix_loaded_once() -> None:

@@ -17,20 +17,21 @@ import pytest
 import torch
 
 from reports import story
-from testbed import faults, ownership, protocols, workloads
+from testbed import faults, protocols, workloads
 from testbed.cache import KVCache, TransferController
 from testbed.cache.pools import HostPools
 from testbed.cache.transfers import LayerDone
-from testbed.events import FakeEvent
-from testbed.ownership import Owner
-from testbed.scenario import select
+from testbed.model.scenario import select
+from testbed.model.topology import Topology
+from testbed.rank.blame import last_words, trouble_of
+from testbed.recorder import ownership
+from testbed.recorder.ownership import Owner
+from testbed.scripted_events import FakeEvent
 from testbed.subjects import minimal
 from testbed.subjects.sglang import hiradix, seams, step_time
 from testbed.subjects.sglang.by_id import TreeCore
 from testbed.subjects.sglang.by_node import NodeFace
-from testbed.topology import Topology
 from testbed.workloads import traffic
-from testbed.world.blame import last_words, trouble_of
 
 RELEASE = "sglang==0.5.23"
 LIFTED = "sglang-9.8.7/srt/mem_cache/blame_cache.py"

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from reports.page import write_page
-from testbed.trace.events import Fired
+from testbed.model.events import Fired
 from tests.record_builder import inserted, without, write
 from tests.recorded import deadlock, in_session, modelled
 

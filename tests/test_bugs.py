@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from testbed import catalog, subjects
-from testbed.errors import BadInput
-from testbed.scenario import Scenario
+from testbed import subjects
+from testbed.model.errors import BadInput
+from testbed.model.events import Enter
+from testbed.model.scenario import Scenario
+from testbed.model.topology import Topology
+from testbed.model.verdict import Outcome
+from testbed.sessions import catalog
 from testbed.subjects import bugs
 from testbed.subjects.bugs.entering import PerRequestChecks
-from testbed.topology import Topology
-from testbed.trace.events import Enter
-from testbed.verdict import Outcome
 from tests.rig import Rig, of_kind, run_ranks
 
 NAMES = sorted(bugs.REGISTRY)

@@ -10,11 +10,11 @@ import torch
 
 from testbed.cache import KVCache, Node, Shard, TransferController, shard_of
 from testbed.cache.contents import Contents
-from testbed.events import Clock, Readiness
-from testbed.scenario import Sizes
-from testbed.topology import Topology
-from testbed.trace.events import Block, Complete, Evict, Start, Take
-from testbed.trace.recorder import ListRecorder
+from testbed.model.events import Block, Complete, Evict, Start, Take
+from testbed.model.scenario import Sizes
+from testbed.model.topology import Topology
+from testbed.recorder.recorder import ListRecorder
+from testbed.scripted_events import Clock, Readiness
 
 SMALL = Sizes(page_tokens=4, layers=2, heads=2, head_dim=2, device_pages=8, host_pages=8)
 

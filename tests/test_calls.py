@@ -5,16 +5,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from testbed import catalog, runs, subjects
-from testbed.errors import BadInput
-from testbed.events import Clock
-from testbed.oracles.view import RankView
-from testbed.record import RankRecord
-from testbed.scenario import Scenario
-from testbed.topology import Topology
-from testbed.trace.events import Answer, Call, Event
-from testbed.trace.recorder import ListRecorder
-from testbed.workloads.assemble import assemble
+from testbed import runs, subjects
+from testbed.analysis.view import RankView
+from testbed.model.errors import BadInput
+from testbed.model.events import Answer, Call, Event
+from testbed.model.record import RankRecord
+from testbed.model.scenario import Scenario
+from testbed.model.topology import Topology
+from testbed.rank.assemble import assemble
+from testbed.recorder.recorder import ListRecorder
+from testbed.scripted_events import Clock
+from testbed.sessions import catalog
 from tests.rig import ALONE, at_hand, of_kind
 
 

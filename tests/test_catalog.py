@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed import catalog
-from testbed.catalog import Axes, spread
-from testbed.errors import BadInput
-from testbed.topology import Topology
+from testbed.model.errors import BadInput
+from testbed.model.topology import Topology
+from testbed.sessions import catalog
+from testbed.sessions.catalog import Axes, spread
 from tests.fake_fleet import scenario
 
 PEER_FAULT = [{"kind": "no-controller", "on": {"tp": 1}}]

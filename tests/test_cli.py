@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from reports.results import interpreter
-from testbed import catalog, doctor, record
-from testbed.cli import main
-from testbed.scenario import Scenario, to_object
+from testbed.cli import doctor
+from testbed.cli.command import main
+from testbed.model import record
+from testbed.model.scenario import Scenario, to_object
+from testbed.sessions import catalog
 from testbed.subjects import available
 from tests import fake_hiradix
 from tests.fake_fleet import FakeFleet, scenario

@@ -10,9 +10,9 @@ from reports.comparison import compare, document, for_terminal, only_one_side, t
 from reports.matrix import Line, Matrix
 from reports.matrix import document as matrix_document
 from reports.results import Row, error_row
-from testbed.cli import main
-from testbed.errors import BadInput
-from testbed.scenario import to_object
+from testbed.cli.command import main
+from testbed.model.errors import BadInput
+from testbed.model.scenario import to_object
 from tests.fake_fleet import FakeFleet, scenario
 
 Capture = pytest.CaptureFixture[str]
@@ -204,7 +204,7 @@ def test_a_worse_side_b_ends_in_1_and_says_how_to_run_it_again(
 def test_a_file_against_a_subject_says_which_scenarios_are_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr("testbed.catalog.BUILTIN", folder)
+    monkeypatch.setattr("testbed.sessions.catalog.BUILTIN", folder)
     a = write(folder, "a.json", cell("ok", "calm"))
     assert main(["compare", a, "fused"], FakeFleet) == 0
     assert "1 pair: 1 same" in capsys.readouterr().out

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from testbed.analysis.view import View
+from testbed.model.events import Begin, End, Enter, Event, Exit, Final
+from testbed.model.record import RankRecord, RunRecord
+from testbed.model.scenario import Scenario
+from testbed.model.topology import Topology
+from testbed.model.verdict import Finding
 from testbed.oracles import pairing
-from testbed.oracles.view import View
-from testbed.record import RankRecord, RunRecord
-from testbed.scenario import Scenario
-from testbed.topology import Topology
-from testbed.trace.events import Begin, End, Enter, Event, Exit, Final
-from testbed.verdict import Finding
 
 SOUND = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

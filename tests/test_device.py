@@ -14,11 +14,11 @@ from testbed.cache import KVCache, TransferController
 from testbed.cache.contents import Shard
 from testbed.device import CPU, CudaDevice, Device, driver
 from testbed.device import cuda as cuda_device
-from testbed.errors import EnvironmentFault
-from testbed.events import Clock, Readiness, ScriptedEvent
-from testbed.scenario import Sizes
-from testbed.trace.events import Complete, Query, Sync, Synced
-from testbed.trace.recorder import ListRecorder
+from testbed.model.errors import EnvironmentFault
+from testbed.model.events import Complete, Query, Sync, Synced
+from testbed.model.scenario import Sizes
+from testbed.recorder.recorder import ListRecorder
+from testbed.scripted_events import Clock, Readiness, ScriptedEvent
 from tests.fake_cuda import COPY_MS, FakeCuda, ManualTime
 from tests.rig import of_kind
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from reports.differ import compared
-from testbed.record import RunRecord
+from testbed.model.events import Complete, Enter, Exit, Query
+from testbed.model.record import RunRecord
 from testbed.runs import judged
-from testbed.trace.events import Complete, Enter, Exit, Query
 from tests.record_builder import Model, changed, cut, with_events, without, write
 
 SOUND = Model("pp2tp2", transfers=[write("w0")]).record()

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from testbed import __version__
-from testbed.world import door as door_module
-from testbed.world.door import Door, Guest
-from testbed.world.wire import GREETING_LIMIT, Hello, Refused, Welcome, Wire
+from testbed.fleet import listener as door_module
+from testbed.fleet.listener import Door, Guest
+from testbed.wire import GREETING_LIMIT, Hello, Refused, Welcome, Wire
 
 PATIENCE_S = 60  # ends a failing test only
 

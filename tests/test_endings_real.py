@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from testbed.fleet import Fleet
+from testbed.model.events import Enter, Raised
+from testbed.model.record import RunRecord, load, save
+from testbed.model.scenario import Scenario, from_object
+from testbed.model.topology import Topology
+from testbed.model.verdict import Outcome, Verdict
 from testbed.oracles import judge
-from testbed.record import RunRecord, load, save
-from testbed.scenario import Scenario, from_object
-from testbed.topology import Topology
-from testbed.trace.events import Enter, Raised
-from testbed.verdict import Outcome, Verdict
-from testbed.world import Fleet
 from tests.broken_host import SAID
 from tests.fake_hiradix import CONFIGURED, LATER, files
 from tests.fake_hiradix import HEAD as HIRADIX_HEAD
@@ -203,7 +203,7 @@ def test_a_log_that_is_full_is_said_plainly(
     two: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("_LOG_BYTES_MIN", "_LOG_BYTES_MAX"):
-        monkeypatch.setattr(f"testbed.world.fleet.{name}", 1 << 20)
+        monkeypatch.setattr(f"testbed.fleet.fleet.{name}", 1 << 20)
 
     endless = judged(two.run(scenario("endless", deadline_ms=500)), tmp_path / "endless")
     raises = two.run(scenario("many"))
@@ -218,8 +218,8 @@ def test_a_log_that_is_full_is_said_plainly(
 def test_last_words_are_kept_where_the_log_is_full(
     two: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("testbed.world.fleet._LOG_BYTES_MIN", 300 * 1024)
-    monkeypatch.setattr("testbed.world.fleet._LOG_BYTES_MAX", 300 * 1024)
+    monkeypatch.setattr("testbed.fleet.fleet._LOG_BYTES_MIN", 300 * 1024)
+    monkeypatch.setattr("testbed.fleet.fleet._LOG_BYTES_MAX", 300 * 1024)
     record = two.run(scenario("filled_up"))
 
     assert [rank.overflow for rank in record.ranks] == [True, True]

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from testbed.errors import BadInput
-from testbed.events import Clock, FakeEvent, Readiness
-from testbed.trace.events import Query, Sync, Synced
-from testbed.trace.recorder import ListRecorder
+from testbed.model.errors import BadInput
+from testbed.model.events import Query, Sync, Synced
+from testbed.recorder.recorder import ListRecorder
+from testbed.scripted_events import Clock, FakeEvent, Readiness
 
 
 def recorded(clock: Clock, recorder: ListRecorder, readiness: Readiness) -> FakeEvent:

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from testbed.events import Clock
+from testbed.model.scenario import CallSpec, Scenario
+from testbed.model.topology import Topology
 from testbed.protocols import Batched, Groups
-from testbed.scenario import CallSpec, Scenario
+from testbed.rank.assemble import RankContext, assemble
+from testbed.rank.blame import trouble_of
+from testbed.recorder.recorder import ListRecorder
+from testbed.scripted_events import Clock
 from testbed.subjects.face import FaceError
 from testbed.subjects.minimal import MinimalSubject
-from testbed.topology import Topology
-from testbed.trace.recorder import ListRecorder
-from testbed.workloads.assemble import RankContext, assemble
-from testbed.world.blame import trouble_of
 
 NAME = f"{__name__}:make"
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from testbed import faults, workloads
-from testbed.errors import BadInput
-from testbed.events import Clock
 from testbed.faults.helper import fork_helper, gone
+from testbed.model.errors import BadInput
+from testbed.model.events import Begin, Complete, Event, Evict, Final, Fired, Request, Start, Take
+from testbed.model.scenario import Scenario, Sidecar, Sizes
+from testbed.model.topology import Topology
 from testbed.protocols import Groups
-from testbed.scenario import Scenario, Sidecar, Sizes
-from testbed.topology import Topology
-from testbed.trace.events import Begin, Complete, Event, Evict, Final, Fired, Request, Start, Take
-from testbed.trace.recorder import ListRecorder
-from testbed.workloads.assemble import RankContext, assemble
+from testbed.rank.assemble import RankContext, assemble
+from testbed.recorder.recorder import ListRecorder
+from testbed.scripted_events import Clock
 from tests.rig import at_hand
 
 TRANSFERS = [{"at": at, "ready_after": 1} for at in range(3)]

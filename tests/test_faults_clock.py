@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from testbed.events import Clock
+from testbed.model.events import Fired
+from testbed.model.scenario import Scenario
+from testbed.model.topology import Topology
 from testbed.protocols import Groups
-from testbed.scenario import Scenario
-from testbed.topology import Topology
-from testbed.trace.events import Fired
-from testbed.trace.recorder import ListRecorder
-from testbed.workloads.assemble import assemble
+from testbed.rank.assemble import assemble
+from testbed.recorder.recorder import ListRecorder
+from testbed.scripted_events import Clock
 
 
 def test_the_wall_clock_is_off_in_the_faults_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:

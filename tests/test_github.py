@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from reports.github import LIMIT_BYTES, VARIABLE, append_summary, summary
-from testbed.verdict import Outcome, Verdict
+from testbed.model.verdict import Outcome, Verdict
 from tests.test_reports import VIOLATION, result_row
 
 OK = Verdict(Outcome.OK, "")

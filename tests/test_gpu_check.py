@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from launchers import gpu_check, nccl_suite, same_verdicts
-from launchers.gpu_check import Job
-from launchers.parts import run_part
-from testbed import catalog
 from testbed.device import gpus
+from testbed.measure import gpu_check, nccl_suite, same_verdicts
+from testbed.measure.gpu_check import Job
+from testbed.measure.parts import run_part
+from testbed.sessions import catalog
 
 
 @pytest.fixture

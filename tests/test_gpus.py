@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from testbed import runs
-from testbed.cli import main
+from testbed.cli.command import main
+from testbed.cli.doctor import gpus as doctor_gpus
 from testbed.device import gpus
-from testbed.doctor import gpus as doctor_gpus
-from testbed.errors import BadInput, EnvironmentFault
-from testbed.topology import Topology
+from testbed.model.errors import BadInput, EnvironmentFault
+from testbed.model.topology import Topology
 from tests.fake_fleet import FakeFleet, scenario
 
 TWO = "GPU 0: NVIDIA H200 (UUID: GPU-aa11)\\nGPU 1: NVIDIA H200 (UUID: GPU-bb22)"

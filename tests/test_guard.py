@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from testbed.trace.guard import Awaited, Guard, writes
+from testbed.recorder.guard import Awaited, Guard, writes
 
 Use = Callable[[torch.Tensor], object]
 

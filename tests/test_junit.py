@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 
 from reports.junit import Test as Entry
 from reports.junit import of_row, write_junit
-from testbed.scenario import Expect
-from testbed.verdict import Outcome, Verdict
+from testbed.model.scenario import Expect
+from testbed.model.verdict import Outcome, Verdict
 from tests.test_reports import VIOLATION, result_row
 
 OK = Verdict(Outcome.OK, "every oracle holds")

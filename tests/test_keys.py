@@ -9,9 +9,9 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from testbed.world.far_store import FarStore
-from testbed.world.keys import Keys
-from testbed.world.wire import StoreAnswer, StoreAsk, Wire
+from testbed.fleet.keys import Keys
+from testbed.rank.remote_store import FarStore
+from testbed.wire import StoreAnswer, StoreAsk, Wire
 
 SOON = timedelta(milliseconds=50)
 LATER = timedelta(seconds=60)

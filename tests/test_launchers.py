@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from launchers.torchrun_node import main, number_of
-from testbed.errors import BadInput
-from testbed.scenario import from_object
-from testbed.world import Fleet, Meeting
-from testbed.world.call import number_hosts
-from testbed.world.fleet_file import FLEET_ENV, FLEET_FILE_ENV, NODE_ENV, FleetFile
+from testbed.fleet import Fleet, Meeting
+from testbed.fleet.dial import number_hosts
+from testbed.fleet.fleet_file import FLEET_ENV, FLEET_FILE_ENV, NODE_ENV, FleetFile
+from testbed.model.errors import BadInput
+from testbed.model.scenario import from_object
 
 ROOT = Path(__file__).resolve().parents[1]
 TWO_NODES = FleetFile("127.0.0.1", 4000, "secret", world=4, nodes=2, name="cafe")

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from testbed.scenario import from_object
-from testbed.world import Fleet
+from testbed.fleet import Fleet
+from testbed.model.scenario import from_object
 from tests.processes import await_true, descendants
 from tests.two_machines import Machine, two_machines, why_not
 from tests.two_nodes import fleet_on_two_nodes
@@ -37,8 +37,8 @@ NEVER_ENDING = {
 }
 CONTROLLER = """
 import json, sys
-from testbed.scenario import from_object
-from testbed.world import Fleet
+from testbed.model.scenario import from_object
+from testbed.fleet import Fleet
 with Fleet(2) as fleet:
     fleet.run(from_object(json.loads(sys.argv[1]), "test"))
 """

@@ -13,14 +13,17 @@ from reports import matrix_page
 from reports.matrix import Line, Matrix, Unfit, document, legend, load, mark
 from reports.matrix_table import errors, for_terminal, heading, tally
 from reports.results import Row, load_document, row
-from testbed import catalog, matrix, pinned, subjects
-from testbed.cli import main
-from testbed.errors import BadInput, EnvironmentFault
-from testbed.record import RunRecord
+from testbed import subjects
+from testbed.cli.command import main
+from testbed.matrix import pins as pinned
+from testbed.matrix import run as matrix
+from testbed.model.errors import BadInput, EnvironmentFault
+from testbed.model.record import RunRecord
+from testbed.model.scenario import Expect, Scenario, to_object
+from testbed.model.verdict import Divergence, Outcome, Verdict
 from testbed.runs import RunResult, difference
-from testbed.scenario import Expect, Scenario, to_object
+from testbed.sessions import catalog
 from testbed.subjects.sglang import Unliftable
-from testbed.verdict import Divergence, Outcome, Verdict
 from tests.fake_fleet import FakeFleet, clean, scenario
 
 Capture = pytest.CaptureFixture[str]
@@ -460,7 +463,7 @@ def pinned_run(folder: Path, step: str) -> int:
 def test_cells_as_pinned_end_in_0_and_are_the_matrix(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("testbed.catalog.BUILTIN", folder)
+    monkeypatch.setattr("testbed.sessions.catalog.BUILTIN", folder)
     assert pinned_run(folder, "0") == 0
     out, _ = capsys.readouterr()
     assert "2 cells: 1 ok, 1 crash" in out
@@ -469,7 +472,7 @@ def test_cells_as_pinned_end_in_0_and_are_the_matrix(
 def test_a_cell_not_as_pinned_ends_in_1_and_says_how(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("testbed.catalog.BUILTIN", folder)
+    monkeypatch.setattr("testbed.sessions.catalog.BUILTIN", folder)
     assert pinned_run(folder, "1") == 1
     assert capsys.readouterr().out.endswith(
         "✗ crash with fused: pinned to crash at step 1 on ranks 1, got crash at step 0 on ranks 1\n"
@@ -488,7 +491,7 @@ def test_pins_of_none_of_the_cells_are_no_success(folder: Path, capsys: Capture)
 def test_a_pinned_cell_that_the_testbed_fails_in_ends_in_3(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("testbed.catalog.BUILTIN", folder)
+    monkeypatch.setattr("testbed.sessions.catalog.BUILTIN", folder)
     monkeypatch.setattr(subjects, "prepare", _refuse)
     monkeypatch.setattr(matrix, "prepare", lambda _: None)
     assert pinned_run(folder, "0") == 3

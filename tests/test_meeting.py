@@ -13,23 +13,24 @@ from typing import Any
 
 import pytest
 
-from testbed import nodes
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.fleet import Fleet, LastingFleet, Meeting, fleet_file
+from testbed.fleet import remote as meeting
+from testbed.fleet.fleet_file import FLEET_ENV, FLEET_FILE_ENV, FleetFile
+from testbed.fleet.interface import interface_of
+from testbed.model.errors import BadInput, EnvironmentFault
+from testbed.model.scenario import Scenario, from_object
+from testbed.model.verdict import Outcome
 from testbed.oracles import judge
-from testbed.scenario import Scenario, from_object
-from testbed.verdict import Outcome
-from testbed.world import Fleet, LastingFleet, Meeting, fleet_file, meeting
-from testbed.world.fleet_file import FLEET_ENV, FLEET_FILE_ENV, FleetFile
-from testbed.world.interface import interface_of
+from testbed.sessions import nodes
 from tests.processes import await_gone, await_true, cmdline, descendants
 
 ROOT = Path(__file__).resolve().parents[1]
 LOOPBACK = "127.0.0.1:0"
-HOST = "from testbed.world.host import main; main()"
+HOST = "from testbed.fleet.fork_server import main; main()"
 # What a host does first, without the seconds that torch takes.
 CALLER = """
-from testbed.world import fleet_file
-from testbed.world.call import call
+from testbed.fleet import fleet_file
+from testbed.fleet.dial import call
 call(fleet_file.from_environment())
 """
 OF_ANOTHER_VERSION = f"import testbed; testbed.__version__ = '9.9'{CALLER}"
@@ -237,8 +238,8 @@ def test_a_host_that_dies_in_mid_case_is_an_error_that_names_it_and_its_successo
 CONTROLLER = """
 import json, sys
 from pathlib import Path
-from testbed.scenario import from_object
-from testbed.world import Fleet, Meeting
+from testbed.model.scenario import from_object
+from testbed.fleet import Fleet, Meeting
 with Meeting(1, 1, "127.0.0.1:0", Path(sys.argv[1])) as met:
     with Fleet(1, oversubscribe=True, meeting=met) as fleet:
         fleet.run(from_object(json.loads(sys.argv[2]), "test"))

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from testbed.topology import Topology
-from testbed.trace.events import Enter, Event, Exit, Final, Group, Sync
-from testbed.trace.mismatch import stuck_in_mismatch
+from testbed.analysis.mismatch import stuck_in_mismatch
+from testbed.model.events import Enter, Event, Exit, Final, Group, Sync
+from testbed.model.topology import Topology
 
 TP2 = Topology(1, 2, 1)
 PP2TP2 = Topology(2, 2, 1)

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from reports.results import row
 from reports.story import story
-from testbed import catalog, record, runs, scenario
-from testbed.errors import BadInput
-from testbed.scenario import Scenario, from_object, to_object
+from testbed import runs
+from testbed.model import record, scenario
+from testbed.model.errors import BadInput
+from testbed.model.scenario import Scenario, from_object, to_object
+from testbed.model.topology import Topology
+from testbed.sessions import catalog
 from testbed.subjects import sglang
-from testbed.topology import Topology
 from tests.fake_fleet import clean, killed
 from tests.fake_fleet import scenario as made_up
 from tests.mutations import damaged, mutated

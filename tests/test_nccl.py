@@ -11,22 +11,24 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from testbed import catalog, protocols
+from testbed import protocols
 from testbed.bench import cost
 from testbed.bench.measure import run
 from testbed.bench.plans import CostPlan, Model, PipelinePlan, Point, Setting
 from testbed.bench.ranks.life import run_rank as bench_life
 from testbed.device import driver
+from testbed.model.events import MODEL, About, Enter
+from testbed.model.record import RunRecord
+from testbed.model.scenario import Scenario
+from testbed.model.topology import Topology, told_tag
+from testbed.model.verdict import Outcome, Verdict
 from testbed.oracles import judge
 from testbed.protocols import Groups
 from testbed.protocols.agreement import TAG
-from testbed.record import RunRecord
-from testbed.scenario import Scenario
-from testbed.topology import Topology, told_tag
-from testbed.trace.events import MODEL, About, Enter
-from testbed.verdict import Outcome, Verdict
-from testbed.world import meet, over_nccl
-from testbed.world.meet import place_on_machine
+from testbed.rank import groups as meet
+from testbed.rank import over_nccl
+from testbed.rank.groups import place_on_machine
+from testbed.sessions import catalog
 from tests.fake_cuda import FakeCuda
 from tests.rig import Rig, of_kind
 from tests.whole_case import run_case

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers import nightly
+from testbed.measure import nightly
 
 ROOT = Path(__file__).parents[1]
 

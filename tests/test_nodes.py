@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from testbed import catalog
-from testbed.errors import EnvironmentFault
+from testbed.fleet import Fleet
+from testbed.fleet import fleet as fleet_module
+from testbed.fleet import remote as meeting
+from testbed.fleet.heartbeat import FarWire
+from testbed.model.errors import EnvironmentFault
+from testbed.model.scenario import Scenario, from_object
+from testbed.model.verdict import Outcome
 from testbed.runs import RunStore, execute
-from testbed.scenario import Scenario, from_object
-from testbed.verdict import Outcome
-from testbed.world import Fleet, meeting
-from testbed.world import fleet as fleet_module
-from testbed.world.far import FarWire
+from testbed.sessions import catalog
 from tests.processes import await_true, descendants
 from tests.two_machines import network_of, why_not
 from tests.two_nodes import TwoNodes, fleet_on_two_nodes

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from testbed.trace.operations import FORMS
+from testbed.recorder.operations import FORMS
 
 ASKS = "asks or sets something of this process alone"
 MAKES = "makes or ends groups: rendezvous through the store, no operation of a group"

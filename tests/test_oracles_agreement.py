@@ -1,10 +1,10 @@
 """agreement: transfers, requests, evictions and trees that differ between ranks."""
 
+from testbed.analysis.view import View
+from testbed.model.events import Begin, Complete, End, Evict, Request
+from testbed.model.record import RunRecord
+from testbed.model.verdict import Finding, Outcome
 from testbed.oracles import agreement, judge
-from testbed.oracles.view import View
-from testbed.record import RunRecord
-from testbed.trace.events import Begin, Complete, End, Evict, Request
-from testbed.verdict import Finding, Outcome
 from tests.record_builder import Model, changed, cut, inserted, load, without, write
 
 

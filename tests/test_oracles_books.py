@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
+from testbed.analysis.view import View
+from testbed.model.events import Begin, Complete, End, Event, Final, Start
+from testbed.model.record import RunRecord
+from testbed.model.verdict import Finding
 from testbed.oracles import bounded, conservation, integrity, judge
-from testbed.oracles.view import View
-from testbed.record import RunRecord
-from testbed.trace.events import Begin, Complete, End, Event, Final, Start
-from testbed.verdict import Finding
 from tests.record_builder import Model, changed, cut, inserted, load, write
 
 LAST = 4

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from testbed.analysis.view import View
+from testbed.model.events import Enter, Exit, Query
+from testbed.model.record import RunRecord
+from testbed.model.verdict import Finding, Outcome
 from testbed.oracles import budget, judge
-from testbed.oracles.view import View
-from testbed.record import RunRecord
-from testbed.trace.events import Enter, Exit, Query
-from testbed.verdict import Finding, Outcome
 from tests.record_builder import Model, inserted, without, write
 
 

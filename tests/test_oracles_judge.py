@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from testbed.errors import BadInput
-from testbed.oracles import REGISTRY, available, check_claims, judge
-from testbed.oracles.view import View
-from testbed.record import RunRecord
-from testbed.trace.events import (
+from testbed.analysis.view import View
+from testbed.model.errors import BadInput
+from testbed.model.events import (
     Begin,
     Complete,
     End,
@@ -22,7 +20,9 @@ from testbed.trace.events import (
     Frame,
     Raised,
 )
-from testbed.verdict import Finding, Outcome
+from testbed.model.record import RunRecord
+from testbed.model.verdict import Finding, Outcome
+from testbed.oracles import REGISTRY, available, check_claims, judge
 from tests.record_builder import Model, changed, cut, inserted, load, with_rank, without, write
 
 SIGKILL, SIGABRT = 9, 6
@@ -262,9 +262,9 @@ def test_a_hang_is_no_crash_though_ranks_raise_while_they_are_being_stopped() ->
 
     assert (verdict.outcome, verdict.ranks) == (Outcome.HANG, (0,))
     assert verdict.summary == (
-        "rank 0 made no send #2 of pp[tp0] 0->1 tag 77; is not inside a recorded operation, step 2, "
-        "its last operation was isend #1 of pp[tp0] 0->1 tag 77 (check>agree>pass_down), step 1; "
-        "behind: rank 1"
+        "rank 0 made no send #2 of pp[tp0] 0->1 tag 77; is not inside a recorded operation, "
+        "step 2, its last operation was isend #1 of pp[tp0] 0->1 tag 77 "
+        "(check>agree>pass_down), step 1; behind: rank 1"
     )
     assert verdict.first_divergence is not None
     assert verdict.first_divergence.did["1"] == (

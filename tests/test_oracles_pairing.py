@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from testbed.analysis.view import View
+from testbed.model.events import MODEL, Enter, Event, Exit, Touched
+from testbed.model.record import RunRecord
+from testbed.model.verdict import Finding
 from testbed.oracles import pairing
-from testbed.oracles.view import View
-from testbed.record import RunRecord
-from testbed.trace.events import MODEL, Enter, Event, Exit, Touched
-from testbed.verdict import Finding
 from tests.record_builder import Model, changed, cut, inserted, with_events, without, write
 
 

@@ -4,19 +4,19 @@ from typing import Any
 
 import pytest
 
+from testbed.analysis.view import View
 from testbed.cache import PrefetchOperation
-from testbed.events import Clock
+from testbed.model.events import Arrived, Begin, Complete, End, Event, Final, Take
+from testbed.model.record import RankRecord, RunRecord
+from testbed.model.scenario import CallSpec, PrefetchStop, Scenario
+from testbed.model.topology import Topology
+from testbed.model.verdict import Finding, Outcome, Verdict
 from testbed.oracles import judge, progress
-from testbed.oracles.view import View
 from testbed.protocols import Batched, Groups, Party
-from testbed.record import RankRecord, RunRecord
-from testbed.scenario import CallSpec, PrefetchStop, Scenario
+from testbed.rank.assemble import assemble
+from testbed.recorder.recorder import ListRecorder
+from testbed.scripted_events import Clock
 from testbed.subjects.minimal import MinimalSubject
-from testbed.topology import Topology
-from testbed.trace.events import Arrived, Begin, Complete, End, Event, Final, Take
-from testbed.trace.recorder import ListRecorder
-from testbed.verdict import Finding, Outcome, Verdict
-from testbed.workloads.assemble import assemble
 from tests.record_builder import (
     Item,
     Model,

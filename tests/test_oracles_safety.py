@@ -1,10 +1,10 @@
 """safety: transfers completed too early, and leader-stage ranks that were run ahead of."""
 
+from testbed.analysis.view import View
+from testbed.model.events import Begin, Complete, Start
+from testbed.model.record import RunRecord
+from testbed.model.verdict import Finding
 from testbed.oracles import safety
-from testbed.oracles.view import View
-from testbed.record import RunRecord
-from testbed.trace.events import Begin, Complete, Start
-from testbed.verdict import Finding
 from tests.record_builder import Model, changed, load, with_events, write
 
 

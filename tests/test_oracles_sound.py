@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from testbed.model.events import Begin
+from testbed.model.verdict import Outcome
 from testbed.oracles import judge
-from testbed.trace.events import Begin
-from testbed.verdict import Outcome
 from tests.record_builder import Item, Model, Protocol, Transfer, changed, load, write
 
 TOPOLOGIES = ("pp1tp1", "pp1tp4", "pp2tp1", "pp2tp2", "pp2tp1cp2", "pp3tp2cp2", "pp4tp1")

@@ -2,11 +2,11 @@
 
 import pytest
 
+from testbed.analysis.view import View
+from testbed.model.events import Begin, Block, End, Take
+from testbed.model.record import RunRecord
+from testbed.model.verdict import Finding, Outcome
 from testbed.oracles import judge, stage_local
-from testbed.oracles.view import View
-from testbed.record import RunRecord
-from testbed.trace.events import Begin, Block, End, Take
-from testbed.verdict import Finding, Outcome
 from tests.record_builder import Item, Model, Protocol, changed, cut, inserted, without
 
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from testbed import output
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.console import output
+from testbed.model.errors import BadInput, EnvironmentFault
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 60
 # What says something at once, without a fleet.
 PROGRAMS = [
-    ["-m", "testbed.soak", "--help"],
-    ["-m", "testbed.soak_faults", "--help"],
-    ["-m", "testbed.bench_copies", "--help"],
+    ["-m", "testbed.measure.soak", "--help"],
+    ["-m", "testbed.measure.soak_faults", "--help"],
+    ["-m", "testbed.measure.bench_copies", "--help"],
     ["-m", "reports.results"],
-    ["-m", "launchers.gpu_check", "--help"],
-    ["-m", "launchers.nightly", "--help"],
-    ["-m", "launchers.same_verdicts", "--help"],
-    ["-m", "launchers.nccl_suite", "--help"],
+    ["-m", "testbed.measure.gpu_check", "--help"],
+    ["-m", "testbed.measure.nightly", "--help"],
+    ["-m", "testbed.measure.same_verdicts", "--help"],
+    ["-m", "testbed.measure.nccl_suite", "--help"],
 ]
 
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from reports.perfetto import trace, write_trace
-from testbed.record import RunRecord
-from testbed.trace.events import Complete, Enter, Fired, Raised
+from testbed.model.events import Complete, Enter, Fired, Raised
+from testbed.model.record import RunRecord
 from tests.record_builder import Model, cut, inserted, load, with_events, write
 from tests.recorded import deadlock
 

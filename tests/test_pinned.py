@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from testbed.errors import BadInput
-from testbed.pinned import Pin, difference, exactly, load
-from testbed.verdict import Outcome
+from testbed.matrix.pins import Pin, difference, exactly, load
+from testbed.model.errors import BadInput
+from testbed.model.verdict import Outcome
 
 PLACE = {"scenario": "empty", "subject": "fused"}
 BROKEN = {**PLACE, "verdict": "violation", "oracle": "agreement", "step": 1, "ranks": [2]}

@@ -6,9 +6,10 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from testbed import catalog, pytest_plugin
+from testbed import pytest_plugin
 from testbed.device import gpus
-from testbed.errors import EnvironmentFault
+from testbed.model.errors import EnvironmentFault
+from testbed.sessions import catalog
 from tests.fake_fleet import FakeFleet
 
 CONFTEST = """
@@ -272,7 +273,7 @@ def test_a_fleet_that_cannot_start_ends_the_session(
 NO_FLEET = """
 import pytest
 from testbed import pytest_plugin
-from testbed.errors import EnvironmentFault
+from testbed.model.errors import EnvironmentFault
 pytest_plugins = ["testbed.pytest_plugin"]
 
 def no_fleet(world, *, oversubscribe, port):

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from testbed.catalog import load
-from testbed.topology import Topology
-from testbed.world import Fleet
-from testbed.world.policy import wake_without_preempting
+from testbed.fleet import Fleet
+from testbed.model.topology import Topology
+from testbed.rank.policy import wake_without_preempting
+from testbed.sessions.catalog import load
 from tests.processes import descendants
 
 

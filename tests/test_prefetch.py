@@ -5,10 +5,10 @@ from typing import Literal
 import pytest
 
 from testbed.cache import PrefetchKey, PrefetchOperation
-from testbed.events import Readiness
-from testbed.scenario import PrefetchStop
+from testbed.model.events import Complete, Sync, Take
+from testbed.model.scenario import PrefetchStop
+from testbed.scripted_events import Readiness
 from testbed.subjects.minimal import MinimalSubject
-from testbed.trace.events import Complete, Sync, Take
 from tests.rig import RELEASES, Rig, at_hand, of_kind
 
 NAMES = pytest.mark.parametrize("name", ["batched", "fused", *RELEASES])

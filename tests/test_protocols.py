@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from testbed import protocols
-from testbed.errors import BadInput
-from testbed.events import Readiness
+from testbed.model.errors import BadInput
+from testbed.model.events import Complete, Event, Exit, Query, Take
+from testbed.model.topology import Topology
 from testbed.protocols.agreement import Agreement, check_storage, count_ready, stage_counts
-from testbed.topology import Topology
-from testbed.trace.events import Complete, Event, Exit, Query, Take
+from testbed.scripted_events import Readiness
 from tests.rig import ALONE, MINIMAL, RELEASES, Rig, of_kind, operations, run_ranks
 
 SEED = ("batched", "sglang==0.5.19")

@@ -1,7 +1,7 @@
 """The list of keys is read off the very Structs that read scenario files."""
 
-from testbed.reference import every_key
-from testbed.scenario import Scenario
+from testbed.cli.keys import every_key
+from testbed.model.scenario import Scenario
 
 
 def test_every_key_of_a_scenario_is_listed_with_its_default() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.catalog import builtin_files
+from testbed.sessions.catalog import builtin_files
 from testbed.subjects import bugs
 
 ROOT = Path(__file__).parents[1]

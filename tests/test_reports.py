@@ -15,11 +15,11 @@ from reports.ranks import ranged
 from reports.results import Row, document, interpreter, operation, row, write_json
 from reports.session import keep
 from reports.table import as_markdown, for_terminal, tally
-from testbed.errors import BadInput
+from testbed.model.errors import BadInput
+from testbed.model.events import Complete
+from testbed.model.scenario import Expect
+from testbed.model.verdict import Divergence, Outcome, Verdict
 from testbed.runs import LOST, RunResult, difference, judged
-from testbed.scenario import Expect
-from testbed.trace.events import Complete
-from testbed.verdict import Divergence, Outcome, Verdict
 from tests.fake_fleet import clean, killed, scenario
 from tests.record_builder import load, without, write
 from tests.recorded import deadlock, in_session, modelled

@@ -9,8 +9,8 @@ import pytest
 
 from reports import results
 from reports.results import FORMAT, document, load_document, schema, write_json
-from testbed.errors import BadInput
-from testbed.verdict import Outcome, Verdict
+from testbed.model.errors import BadInput
+from testbed.model.verdict import Outcome, Verdict
 from tests.recorded import DATA, deadlock
 from tests.test_reports import VIOLATION, result_row
 

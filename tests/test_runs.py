@@ -7,9 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from testbed import record, runs
-from testbed.errors import BadInput
-from testbed.record import RunRecord
+from testbed import runs
+from testbed.model import record
+from testbed.model.errors import BadInput
+from testbed.model.record import RunRecord
+from testbed.model.scenario import Expect
+from testbed.model.verdict import Outcome, Verdict
 from testbed.runs import (
     RunStore,
     difference,
@@ -20,8 +23,6 @@ from testbed.runs import (
     prune,
     taken_from,
 )
-from testbed.scenario import Expect
-from testbed.verdict import Outcome, Verdict
 from tests.fake_fleet import FakeFleet, scenario
 
 VIOLATION = Verdict(Outcome.VIOLATION, "differs", oracle="agreement", step=1, ranks=(2, 3))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from testbed.errors import BadInput
-from testbed.scenario import Scenario, from_object, to_object
-from testbed.topology import Topology
-from testbed.verdict import Outcome
+from testbed.model.errors import BadInput
+from testbed.model.scenario import Scenario, from_object, to_object
+from testbed.model.topology import Topology
+from testbed.model.verdict import Outcome
 
 PLAIN = {"name": "plain", "topology": {"pp": 2, "tp": 2}, "workload": {"kind": "scripted"}}
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from reports.story import story
+from testbed.model.events import Answer, Call, Complete, Enter, Event
+from testbed.model.record import RunRecord
+from testbed.model.scenario import CallSpec
 from testbed.oracles import judge
-from testbed.record import RunRecord
 from testbed.runs import judged
-from testbed.scenario import CallSpec
-from testbed.trace.events import Answer, Call, Complete, Enter, Event
 from tests.record_builder import Model, changed, inserted, write
 
 WRITE_BACK = CallSpec("write-back", from_step=2, until_step=3, on={"rank": 1})

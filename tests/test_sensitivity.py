@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from reports.sensitivity import ALL_CAUGHT, BAD_INPUT, NOT_CAUGHT, gloo_said, main
-from testbed import record
-from testbed.record import RankRecord, RunRecord
-from testbed.scenario import Expect
-from testbed.trace.events import Raised
-from testbed.verdict import Outcome
+from testbed.model import record
+from testbed.model.events import Raised
+from testbed.model.record import RankRecord, RunRecord
+from testbed.model.scenario import Expect
+from testbed.model.verdict import Outcome
 from tests.fake_fleet import clean, killed, scenario
 
 SIGABRT = 6

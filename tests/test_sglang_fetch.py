@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.model.errors import BadInput, EnvironmentFault
 from testbed.subjects import sglang
 from testbed.subjects.sglang import cache_folder, releases, wheels
 from testbed.subjects.sglang.releases import MANIFEST, Release, entries, fetch, opened

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from testbed import subjects
-from testbed.errors import BadInput
+from testbed.model.errors import BadInput
 from testbed.subjects.sglang import Unliftable
 from tests.fake_hiradix import CONFIGURED, EARLIER, HEAD, LATER, files
 from tests.rig import Rig

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from testbed import subjects
+from testbed.model.events import Complete, End, Event
+from testbed.model.topology import Topology
 from testbed.subjects.sglang import Unliftable
-from testbed.topology import Topology
-from testbed.trace.events import Complete, End, Event
 from tests.rig import Rig, at_hand, of_kind, operations, run_ranks
 
 NO_AGREEMENT = "sglang==0.5.12:hiradix"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from testbed import subjects
-from testbed.errors import BadInput
+from testbed.model.errors import BadInput
 from testbed.subjects.sglang import checkout, names
 from testbed.subjects.sglang.lift import Library
 from testbed.subjects.sglang.names import SubjectName

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed.events import Readiness
+from testbed.model.events import Arrived, Measured, Take
+from testbed.model.topology import Topology
+from testbed.scripted_events import Readiness
 from testbed.subjects.sglang import releases
-from testbed.topology import Topology
-from testbed.trace.events import Arrived, Measured, Take
 from tests.rig import Rig, at_hand, of_kind, operations, run_ranks
 
 RELEASE = "sglang==0.5.23"

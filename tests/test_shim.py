@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch.distributed import isend as early_isend
 
 from testbed.bench.ranks import recording
-from testbed.topology import GroupSpec
-from testbed.trace.events import Dropped, Enter, Event, Exit, Left, Settled, Touched
-from testbed.trace.log import SharedLog, entries
-from testbed.trace.recorder import ListRecorder, LogRecorder, event_of
-from testbed.trace.shim import Shim
+from testbed.model.events import Dropped, Enter, Event, Exit, Left, Settled, Touched
+from testbed.model.topology import GroupSpec
+from testbed.recorder.log import SharedLog, entries
+from testbed.recorder.recorder import ListRecorder, LogRecorder, event_of
+from testbed.recorder.shim import Shim
 from tests.rig import of_kind
 from tests.test_trace import StepClock
 

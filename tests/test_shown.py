@@ -18,11 +18,11 @@ from reports.results import error_row, row
 from reports.session import keep
 from reports.story import story
 from reports.table import as_list, for_terminal
-from testbed import record
-from testbed.errors import EnvironmentFault, one_line, printable
-from testbed.record import RunRecord
+from testbed.model import record
+from testbed.model.errors import EnvironmentFault, one_line, printable
+from testbed.model.events import Begin, Raised
+from testbed.model.record import RunRecord
 from testbed.runs import RunResult, judged
-from testbed.trace.events import Begin, Raised
 from tests.record_builder import Model, cut, with_rank
 
 # Title of the window, colour, the screen cleared, a line taken back, text from right to left, C1.

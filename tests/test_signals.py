@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from testbed import output
+from testbed.console import output
 from tests.processes import await_gone, await_true, descendants
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,7 +106,7 @@ def test_a_hunt_says_how_far_it_came(tmp_path: Path, signum: int, status: int, s
 import os
 from pathlib import Path
 if "TESTBED_LAUNCH" not in os.environ:
-    from testbed.world import Fleet
+    from testbed.fleet import Fleet
     run = Fleet.run
     def counted(fleet, scenario):
         record = run(fleet, scenario)
@@ -115,7 +115,7 @@ if "TESTBED_LAUNCH" not in os.environ:
         return record
     Fleet.run = counted
 """)
-    command = ["testbed.soak", "--subject=batched", "--world=1"]
+    command = ["testbed.measure.soak", "--subject=batched", "--world=1"]
     ended = cut_short(
         command,
         tmp_path,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from testbed import soak, soak_commands, soak_faults
-from testbed.scenario import load
-from testbed.topology import Topology
-from testbed.verdict import Outcome
-from testbed.world import Fleet
+from testbed.fleet import Fleet
+from testbed.measure import soak, soak_commands, soak_faults
+from testbed.model.scenario import load
+from testbed.model.topology import Topology
+from testbed.model.verdict import Outcome
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from reports.story import story
-from testbed.record import RunRecord
+from testbed.model.events import Begin, Enter, Event, Exit, Fired, Frame, Raised
+from testbed.model.record import RunRecord
 from testbed.runs import judged
-from testbed.trace.events import Begin, Enter, Event, Exit, Fired, Frame, Raised
 from tests.record_builder import Model, cut, load, with_rank, without, write
 
 TRACEBACK = """Traceback (most recent call last):
-  File "/x/testbed/workloads/assemble.py", line 40, in run_step
+  File "/x/testbed/rank/assemble.py", line 40, in run_step
     self.subject.check_hicache_events()
   File "/x/testbed/subjects/minimal.py", line 58, in check_hicache_events
     self._protocol.check(self)
@@ -22,7 +22,7 @@ STACK = """Current thread 0x00007f (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 327 in wait
   File "/x/mine.py", line 12 in spin
   File "/x/mine.py", line 7 in check_hicache_events
-  File "/x/testbed/world/rank.py", line 60 in run_rank
+  File "/x/testbed/rank/life.py", line 60 in run_rank
 """
 # As a rank and its host see them, innermost first.
 RAISED_AT = [

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from testbed import protocols, subjects
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.model.errors import BadInput, EnvironmentFault
+from testbed.model.events import Query, Sync, Take
 from testbed.subjects import bugs
-from testbed.trace.events import Query, Sync, Take
 from tests.rig import MINIMAL, RELEASES, Rig, at_hand, of_kind
 
 EVERY = pytest.mark.parametrize("name", MINIMAL + RELEASES)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed import ownership, subjects
-from testbed.errors import BadInput
+from testbed import subjects
+from testbed.model.errors import BadInput
+from testbed.model.events import Query
+from testbed.recorder import ownership
 from testbed.subjects import own
 from testbed.subjects.base import Subject
-from testbed.trace.events import Query
 from tests.rig import Rig, of_kind
 
 PAGE = Path(__file__).parents[1] / "docs" / "own_subject.md"
@@ -25,8 +26,8 @@ def test_only_a_module_and_a_name_in_it_is_a_subject_of_ones_own() -> None:
     ("name", "told"),
     [
         ("no_such_package.module:Class", "is the folder on PYTHONPATH"),
-        ("testbed.topology:Nothing", "has nothing to call named 'Nothing'"),
-        ("testbed.topology:MAX_RANKS", "has nothing to call named 'MAX_RANKS'"),
+        ("testbed.model.topology:Nothing", "has nothing to call named 'Nothing'"),
+        ("testbed.model.topology:MAX_RANKS", "has nothing to call named 'MAX_RANKS'"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_bad_input(name: str, told: str) -> None:

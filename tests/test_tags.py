@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from reports.perfetto import trace
+from testbed.model.events import Enter, Event
+from testbed.model.record import RunRecord
+from testbed.model.topology import told_tag
 from testbed.oracles import judge
 from testbed.protocols.agreement import TAG
-from testbed.record import RunRecord
-from testbed.topology import told_tag
-from testbed.trace.events import Enter, Event
 from tests.record_builder import Model, changed, cut, with_events
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from testbed.fleet import Fleet
+from testbed.model.events import Enter
+from testbed.model.scenario import Scenario, from_object
+from testbed.model.verdict import Outcome
 from testbed.oracles import judge
-from testbed.scenario import Scenario, from_object
-from testbed.trace.events import Enter
-from testbed.verdict import Outcome
-from testbed.world import Fleet
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from reports.timeline.__main__ import main
 from reports.timeline.layout import FIT_WIDTH
 from reports.timeline.rounds import rounds
 from reports.timeline.scene import MAX_BARS, Bar, Scene
-from testbed.oracles.view import Op, View
-from testbed.record import RunRecord
+from testbed.analysis.view import Op, View
+from testbed.model.events import Enter, Fired
+from testbed.model.record import RunRecord
 from testbed.runs import RunResult, judged
-from testbed.trace.events import Enter, Fired
 from tests.record_builder import Model, cut, inserted, load, with_rank, without, write
 from tests.recorded import DATA, deadlock, modelled
 

@@ -9,11 +9,11 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from testbed.topology import GroupSpec
-from testbed.trace.events import CODES, EVENT_TYPES, Block, Enter, Event, Exit, Take, decode
-from testbed.trace.log import SharedLog, entries
-from testbed.trace.recorder import ListRecorder, LogRecorder, event_of
-from testbed.trace.shim import Shim
+from testbed.model.events import CODES, EVENT_TYPES, Block, Enter, Event, Exit, Take, decode
+from testbed.model.topology import GroupSpec
+from testbed.recorder.log import SharedLog, entries
+from testbed.recorder.recorder import ListRecorder, LogRecorder, event_of
+from testbed.recorder.shim import Shim
 
 
 class StepClock:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from testbed.analysis.view import View
+from testbed.model.events import Dropped, Enter, Event, Exit, Left, Raised, Settled
+from testbed.model.record import RunRecord
+from testbed.model.verdict import Finding, Outcome
 from testbed.oracles import bounded, conservation, judge
-from testbed.oracles.view import View
-from testbed.record import RunRecord
-from testbed.trace.events import Dropped, Enter, Event, Exit, Left, Raised, Settled
-from testbed.verdict import Finding, Outcome
 from tests.record_builder import Model, cut, inserted, with_events, with_rank
 
 WORK: tuple[Any, ...] = ("pp[tp0]", 0, 1, 5, "", "float32", 8, [], "loop>push", (), "own.py:3")

@@ -1,8 +1,8 @@
 """Who waits for whom: the proof of a deadlock, on hand-written histories of two to four ranks."""
 
-from testbed.topology import Topology
-from testbed.trace.events import Block, Enter, Event, Exit, Final, Group, Left, Sync
-from testbed.trace.waits import prove
+from testbed.analysis.wait_graph import prove
+from testbed.model.events import Block, Enter, Event, Exit, Final, Group, Left, Sync
+from testbed.model.topology import Topology
 
 TP2 = Topology(1, 2, 1)
 PP2 = Topology(2, 1, 1)

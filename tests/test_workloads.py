@@ -7,12 +7,8 @@ from typing import Any, TypeVar
 import pytest
 
 from testbed import workloads
-from testbed.errors import BadInput
-from testbed.events import Clock
-from testbed.protocols import Groups
-from testbed.scenario import Scenario, Sidecar, Sizes
-from testbed.topology import Topology
-from testbed.trace.events import (
+from testbed.model.errors import BadInput
+from testbed.model.events import (
     Begin,
     Complete,
     End,
@@ -23,9 +19,13 @@ from testbed.trace.events import (
     Start,
     Take,
 )
-from testbed.trace.recorder import ListRecorder
+from testbed.model.scenario import Scenario, Sidecar, Sizes
+from testbed.model.topology import Topology
+from testbed.protocols import Groups
+from testbed.rank.assemble import assemble
+from testbed.recorder.recorder import ListRecorder
+from testbed.scripted_events import Clock
 from testbed.workloads import trace
-from testbed.workloads.assemble import assemble
 
 E = TypeVar("E", bound=Event)
 

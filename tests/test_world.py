@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.fleet import Fleet, LastingFleet
+from testbed.fleet import fleet as fleet_module
+from testbed.fleet.listener import Door, Guest
+from testbed.model.errors import BadInput, EnvironmentFault
+from testbed.model.events import Complete, Enter, Fired, Raised
+from testbed.model.record import RunRecord
+from testbed.model.scenario import Scenario, from_object
+from testbed.model.topology import Topology
+from testbed.model.verdict import Outcome
 from testbed.oracles import judge
-from testbed.record import RunRecord
-from testbed.scenario import Scenario, from_object
-from testbed.topology import Topology
-from testbed.trace.events import Complete, Enter, Fired, Raised
-from testbed.verdict import Outcome
-from testbed.world import Fleet, LastingFleet
-from testbed.world import fleet as fleet_module
-from testbed.world.door import Door, Guest
-from testbed.world.wire import Hello, Refused, Wire
+from testbed.wire import Hello, Refused, Wire
 from tests.leaving import FOLDER_ENV
 from tests.processes import GONE_WITHIN_S, await_gone, await_true, descendants, module
 
@@ -153,7 +153,7 @@ def test_a_rank_killed_in_any_moment_is_seen_with_its_signal(two: Fleet) -> None
 
 def hosts() -> list[int]:
     """The hosts of this process's fleets."""
-    return [pid for pid in descendants(os.getpid()) if module(pid) == "testbed.world.host"]
+    return [pid for pid in descendants(os.getpid()) if module(pid) == "testbed.fleet.fork_server"]
 
 
 def test_a_stranger_without_the_token_is_refused_with_one_line_on_both_sides(
@@ -190,10 +190,10 @@ def test_a_port_in_use_is_one_clear_error() -> None:
 
 CONTROLLER = """
 import json, sys
-from testbed.scenario import from_object
-from testbed.verdict import Outcome
-from testbed.world import Fleet, LastingFleet
-from testbed.world import fleet as fleet_module
+from testbed.model.scenario import from_object
+from testbed.model.verdict import Outcome
+from testbed.fleet import Fleet, LastingFleet
+from testbed.fleet import fleet as fleet_module
 with Fleet(2) as fleet:
     print(fleet.folder, flush=True)
     fleet.run(from_object(json.loads(sys.argv[1]), "test"))
@@ -244,7 +244,7 @@ def test_no_process_port_or_file_is_left_when_the_controller_is_ended(
 
 
 @pytest.mark.parametrize(
-    "victim", ["launchers.torchrun", "torch.distributed.run", "testbed.world.host"]
+    "victim", ["launchers.torchrun", "torch.distributed.run", "testbed.fleet.fork_server"]
 )
 def test_no_process_or_file_is_left_when_a_process_of_the_fleet_is_killed(
     tmp_path: Path, victim: str
@@ -291,7 +291,9 @@ def test_what_a_rank_leaves_behind_is_ended_and_told(
         assert [rank.left for rank in record.ranks] == [1] * ranks
 
 
-@pytest.mark.parametrize("victim", ["testbed.world.host", "launchers.torchrun", "controller"])
+@pytest.mark.parametrize(
+    "victim", ["testbed.fleet.fork_server", "launchers.torchrun", "controller"]
+)
 def test_what_a_rank_left_behind_does_not_outlive_a_fleet_that_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str
 ) -> None:
@@ -322,7 +324,7 @@ def test_a_host_that_is_stopped_as_it_starts_does_not_outlive_its_fleet(
 
         def a_host_is_there() -> bool:
             pids = descendants(controller.pid)
-            found[:] = [pid for pid in pids if module(pid) == "testbed.world.host"]
+            found[:] = [pid for pid in pids if module(pid) == "testbed.fleet.fork_server"]
             return bool(found)
 
         await_true(a_host_is_there)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.world import Fleet, LastingFleet, Meeting
+from testbed.fleet import Fleet, LastingFleet, Meeting
 from tests.processes import descendants, module
 from tests.two_machines import Machine, two_machines
 
@@ -32,7 +32,9 @@ class TwoNodes:
 
     def on_far(self) -> list[int]:
         """The hosts of node 1 and their ranks."""
-        return [pid for pid in descendants(self.nodes[1]) if module(pid) == "testbed.world.host"]
+        return [
+            pid for pid in descendants(self.nodes[1]) if module(pid) == "testbed.fleet.fork_server"
+        ]
 
 
 @contextlib.contextmanager

@@ -7,13 +7,13 @@ import os
 import socket
 from pathlib import Path
 
-from testbed.record import RankRecord, RunRecord
-from testbed.scenario import Scenario
-from testbed.trace.events import About, Raised
-from testbed.trace.log import SharedLog, entries
-from testbed.trace.recorder import event_of
-from testbed.world.rank import run_rank
-from testbed.world.seat import DONE, GO, READY, RELEASE, RankSeat, RunRank
+from testbed.model.events import About, Raised
+from testbed.model.record import RankRecord, RunRecord
+from testbed.model.scenario import Scenario
+from testbed.rank.life import run_rank
+from testbed.rank.spec import DONE, GO, READY, RELEASE, RankSeat, RunRank
+from testbed.recorder.log import SharedLog, entries
+from testbed.recorder.recorder import event_of
 
 _LOG_BYTES = 1 << 22
 LIMIT_S = 60.0

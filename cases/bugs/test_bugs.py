@@ -6,9 +6,9 @@ The canaries are the smallest random scenarios in which the soak found a planted
 
 import pytest
 
-from testbed import catalog
+from testbed.model.scenario import Scenario
 from testbed.pytest_plugin import RunCase
-from testbed.scenario import Scenario
+from testbed.sessions import catalog
 from testbed.subjects import bugs
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from cases.spread import DEFAULT, Test
+from testbed.model.scenario import Scenario
 from testbed.pytest_plugin import RunCase
-from testbed.scenario import Scenario
 
 # Of the releases that the cases run on, those that have the call.
 WITH_FLUSH = "sglang==0.5.23"

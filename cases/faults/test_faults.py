@@ -2,9 +2,9 @@
 
 import pytest
 
+from testbed.model.events import Enter, Fired
+from testbed.model.scenario import Scenario
 from testbed.pytest_plugin import RunCase
-from testbed.scenario import Scenario
-from testbed.trace.events import Enter, Fired
 
 PROTOCOLS = "batched separate fused deferred world local"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from testbed.model.scenario import Scenario
 from testbed.pytest_plugin import RunCase
-from testbed.scenario import Scenario
 
 HERE = {"topologies": "pp2tp2", "subjects": "deferred world local"}
 

@@ -4,8 +4,8 @@ each dialect. The newest two are built by no server any more.
 
 import pytest
 
+from testbed.model.scenario import Scenario
 from testbed.pytest_plugin import RunCase
-from testbed.scenario import Scenario
 
 NO_AGREEMENT = "sglang==0.5.12:hiradix"
 LATER = "sglang==0.5.14:hiradix sglang==0.5.18:hiradix sglang==0.5.20:hiradix"

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed import matrix, pinned
-from testbed.pinned import difference, exactly
+from testbed.matrix import pins as pinned
+from testbed.matrix import run as matrix
+from testbed.matrix.pins import difference, exactly
+from testbed.model.scenario import Scenario
+from testbed.model.topology import Topology
 from testbed.pytest_plugin import RunCase
-from testbed.scenario import Scenario
-from testbed.topology import Topology
 
 PINS = {pin.place: pin for pin in pinned.load(Path(__file__).with_name("pinned.json"))}
 SCENARIOS = dict.fromkeys(scenario for scenario, _ in PINS)

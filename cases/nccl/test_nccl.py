@@ -5,9 +5,9 @@
 import pytest
 
 from testbed.device import gpus
-from testbed.errors import BadInput
+from testbed.model.errors import BadInput
+from testbed.model.scenario import Scenario
 from testbed.pytest_plugin import RunCase
-from testbed.scenario import Scenario
 
 EVERY = "pp1tp1 pp1tp2 pp2tp1 pp2tp2 pp2tp1cp2 pp4tp2"
 

@@ -9,10 +9,10 @@ from cases.peers import page
 from cases.peers.catalog import PEERS
 from cases.peers.host import HERE
 from cases.peers.table import SUITE_NAME, Row, measure, suite, table
-from testbed import output
-from testbed.cli_common import NOT_AS_EXPECTED
+from testbed.console import output
+from testbed.console.options import NOT_AS_EXPECTED
+from testbed.fleet import Fleet
 from testbed.runs import DEFAULT_ROOT, RunStore
-from testbed.world import Fleet
 
 _WORLD = 4
 _ROOT = DEFAULT_ROOT / "peers"

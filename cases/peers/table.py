@@ -9,15 +9,15 @@ from typing import Any
 from tabulate import tabulate
 
 from cases.peers.catalog import Broken, Peer
-from testbed.errors import EnvironmentFault
+from testbed.fleet import Fleet
+from testbed.model.errors import EnvironmentFault
+from testbed.model.events import Measured
+from testbed.model.record import RunRecord
+from testbed.model.scenario import Scenario
+from testbed.model.verdict import Outcome, Verdict
 from testbed.programs.life import BROKEN, RESULT
 from testbed.programs.plan import Break, Plan, scenario_of
-from testbed.record import RunRecord
 from testbed.runs import RunResult, RunStore, execute_as_it_is
-from testbed.scenario import Scenario
-from testbed.trace.events import Measured
-from testbed.verdict import Outcome, Verdict
-from testbed.world import Fleet
 
 SUITE = "cases.peers.programs.torch_suite:"
 SUITE_NAME = "DistributedTest of torch"

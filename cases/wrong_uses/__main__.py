@@ -6,8 +6,8 @@ from pathlib import Path
 from cases.wrong_uses.correct import CORRECT
 from cases.wrong_uses.misuses import WRONG
 from cases.wrong_uses.table import measure, page
-from testbed import output
-from testbed.world import Fleet
+from testbed.console import output
+from testbed.fleet import Fleet
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wrong_uses.md"
 

@@ -15,8 +15,8 @@ from torch._C._distributed_c10d import set_debug_level_from_env
 
 from cases.wrong_uses.use import Use
 from testbed.death import die_with_parent
-from testbed.world.meet import build_groups
-from testbed.world.store import FolderStore
+from testbed.rank.folder_store import FolderStore
+from testbed.rank.groups import build_groups
 
 Ended = Literal["returned", "raised", "died", "stuck"]
 

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from cases.wrong_uses.use import Body, First, Use
+from testbed.model.verdict import Outcome
 from testbed.protocols import Groups
-from testbed.verdict import Outcome
 
 SUM, MAX = dist.ReduceOp.SUM, dist.ReduceOp.MAX
 VIOLATION, DEADLOCK, CRASH, HANG = (

@@ -10,10 +10,10 @@ from tabulate import tabulate
 
 from cases.wrong_uses.bare import GLOO_TIMEOUT_S, LIMIT_S, RankEnd, run
 from cases.wrong_uses.use import Use
+from testbed.analysis.sides import named
+from testbed.model.verdict import Verdict
 from testbed.oracles import judge
-from testbed.oracles.sides import named
 from testbed.runs import RunsCases
-from testbed.verdict import Verdict
 
 SILENT = "silent"
 CLEAN = "clean"

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from testbed.cache import KVCache, TransferController
+from testbed.model.scenario import Expect, Scenario
+from testbed.model.topology import Topology
+from testbed.model.verdict import Outcome
 from testbed.protocols import Groups
-from testbed.scenario import Expect, Scenario
 from testbed.subjects import Map
-from testbed.topology import Topology
-from testbed.verdict import Outcome
 
 Body = Callable[[Groups, int], object]
 """``(groups, step) -> result``: one rank's share of one step."""

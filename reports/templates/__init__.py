@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from testbed.errors import printable
+from testbed.model.errors import printable
 
 
 @cache

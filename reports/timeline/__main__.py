@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reports.timeline import scene, standalone
-from testbed import output, record
-from testbed.errors import BadInput
+from testbed.console import output
+from testbed.model import record
+from testbed.model.errors import BadInput
 from testbed.runs import find_run, judged, taken_from
 
 

@@ -9,9 +9,9 @@ collective is left in the same round on all ranks, and waiting is as long as it 
 from collections import defaultdict
 from typing import NamedTuple
 
-from testbed.oracles.causal import Channel, channel
-from testbed.oracles.view import Op, RankView, View
-from testbed.trace.events import Block, Enter, Sync
+from testbed.analysis.logical_time import Channel, channel
+from testbed.analysis.view import Op, RankView, View
+from testbed.model.events import Block, Enter, Sync
 
 
 class Item(NamedTuple):

@@ -11,14 +11,14 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from reports.timeline.rounds import Item, rounds
-from testbed.oracles import standing
-from testbed.oracles.causal import channel
+from testbed.analysis import standing
+from testbed.analysis.logical_time import channel
+from testbed.analysis.view import Op, RankView, View
+from testbed.model.events import Begin, Block, Complete, Fired, Raised, Sync
+from testbed.model.topology import Topology
+from testbed.model.verdict import Divergence
 from testbed.oracles.endings import signal_name, standstill
-from testbed.oracles.view import Op, RankView, View
 from testbed.runs import RunResult
-from testbed.topology import Topology
-from testbed.trace.events import Begin, Block, Complete, Fired, Raised, Sync
-from testbed.verdict import Divergence
 
 MAX_BARS = 6000
 """More than this makes no picture; steps farthest from the divergence are left out."""

@@ -17,7 +17,7 @@ import msgspec
 
 from reports.progress import progress
 from reports.results import interpreter, write_json
-from testbed import nodes, subjects
+from testbed import subjects
 from testbed.bench import (
     compare,
     cost,
@@ -34,9 +34,10 @@ from testbed.bench.measure import awaited_fleet, fleet
 from testbed.bench.measure import run as run_plan
 from testbed.bench.plans import SEPARATOR, AnyPlan, Model, Setting, scenario_of
 from testbed.device import gpus
-from testbed.errors import BadInput, EnvironmentFault, brief
+from testbed.model.errors import BadInput, EnvironmentFault, brief
+from testbed.model.topology import Topology
 from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunsCases, check_world, shown
-from testbed.topology import Topology
+from testbed.sessions import nodes
 
 ROOT = DEFAULT_ROOT / "bench"
 JSON_FILE, MARKDOWN_FILE = "bench.json", "bench.md"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from testbed.bench.document import Document, load
 from testbed.bench.tables import Table
-from testbed.errors import BadInput
+from testbed.model.errors import BadInput
 
 Row = dict[str, Any]
 

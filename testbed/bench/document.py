@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from testbed.errors import BadInput
+from testbed.model.errors import BadInput
 
 FORMAT = 1
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from testbed import nodes
 from testbed.bench.plans import AnyPlan, Setting, scenario_of
 from testbed.bench.ranks.host import MODULE
-from testbed.errors import EnvironmentFault
+from testbed.fleet import Fleet
+from testbed.model.errors import EnvironmentFault
+from testbed.model.events import Measured
+from testbed.model.topology import Topology
 from testbed.runs import RunsCases
-from testbed.topology import Topology
-from testbed.trace.events import Measured
-from testbed.world import Fleet
+from testbed.sessions import nodes
 
 # A probe wakes every host, and so disturbs what is measured.
 _PROBE_S = 2.0
@@ -31,7 +31,7 @@ def fleet(hosts: int) -> Fleet:
 
 
 def awaited_fleet(hosts: int, options: dict[str, Any]) -> AbstractContextManager[RunsCases]:
-    """The same of hosts that were started elsewhere; options: of ``testbed.nodes``."""
+    """The same of hosts that were started elsewhere; options: of ``testbed.sessions.nodes``."""
     return nodes.awaited_fleet(hosts, options, oversubscribe=True, hosts=MODULE, probe_s=_PROBE_S)
 
 

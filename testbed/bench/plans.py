@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from testbed.scenario import Scenario
-from testbed.topology import Topology
+from testbed.model.scenario import Scenario
+from testbed.model.topology import Topology
 
 SEPARATOR = ","
 """Between subjects in ``Scenario.subject``: hosts prepare each of them before they fork."""

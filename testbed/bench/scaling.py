@@ -7,8 +7,8 @@ from typing import Any
 from testbed.bench.cost import measure as measure_cost
 from testbed.bench.measure import ALL
 from testbed.bench.plans import CostPlan, Setting
+from testbed.model.topology import Topology
 from testbed.runs import RunsCases
-from testbed.topology import Topology
 
 Row = dict[str, Any]
 

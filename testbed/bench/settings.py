@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from testbed.bench.plans import PLAIN, RAW, CostPlan, Model, PipelinePlan, Point, SkewPlan
-from testbed.errors import BadInput
+from testbed.model.errors import BadInput
 
 SECTIONS = ("cost", "stall", "throughput", "curve", "scaling")
 LENGTHS = (3584, 32768, 131072)

@@ -8,8 +8,8 @@ from typing import Any
 from testbed.bench.measure import OfRanks, roles, run
 from testbed.bench.plans import Setting, SkewPlan
 from testbed.bench.stats import quantile, ratio
+from testbed.model.topology import Topology
 from testbed.runs import RunsCases
-from testbed.topology import Topology
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 from testbed.bench.measure import OfRanks
 from testbed.bench.plans import PipelinePlan
 from testbed.bench.stats import Spread, crossing, falling, ratio, spread
-from testbed.topology import Topology
+from testbed.model.topology import Topology
 
 Row = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from testbed.scenario import Sizes
-from testbed.topology import Topology
+from testbed.model.scenario import Sizes
+from testbed.model.topology import Topology
 
 _MASK = (1 << 64) - 1
 _ODD = 0x9E3779B97F4A7C15

@@ -13,9 +13,9 @@ import torch
 
 from testbed.cache.kv import KVCache
 from testbed.cache.prefetch import PrefetchOperation
-from testbed.events import FakeEvent, block_for_ever
-from testbed.trace.events import Arrived
-from testbed.trace.recorder import HasStep, Recorder
+from testbed.model.events import Arrived
+from testbed.recorder.recorder import HasStep, Recorder
+from testbed.scripted_events import FakeEvent, block_for_ever
 
 
 class Pages:

@@ -18,10 +18,10 @@ from testbed.cache.contents import Contents, Shard, mix63
 from testbed.cache.pools import PagePool
 from testbed.cache.tree import Blocks, Node, Tree
 from testbed.device import CPU, Device
-from testbed.events import ScriptedEvent
-from testbed.scenario import Sizes
-from testbed.trace.events import Complete, Evict
-from testbed.trace.recorder import Recorder
+from testbed.model.events import Complete, Evict
+from testbed.model.scenario import Sizes
+from testbed.recorder.recorder import Recorder
+from testbed.scripted_events import ScriptedEvent
 
 _HEAP_SLACK = 1024
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from testbed.events import FakeEvent, Readiness
+from testbed.scripted_events import FakeEvent, Readiness
 
 
 class StorageRequest(NamedTuple):

@@ -19,9 +19,9 @@ from testbed.cache.kv import KVCache, Transfer
 from testbed.cache.pools import HostPools, PagePool
 from testbed.cache.prefetch import PrefetchKey, PrefetchOperation
 from testbed.cache.tree import Node
-from testbed.events import Readiness, ScriptedEvent, block_for_ever
-from testbed.trace.events import Block, Start, Sync, Synced, Take
-from testbed.trace.recorder import HasStep, Recorder
+from testbed.model.events import Block, Start, Sync, Synced, Take
+from testbed.recorder.recorder import HasStep, Recorder
+from testbed.scripted_events import Readiness, ScriptedEvent, block_for_ever
 
 # A subject asks no event of this one; it is recorded nowhere.
 _START_EVENT = ""

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import torch
 
-from testbed.events import Readiness, ScriptedEvent
-from testbed.trace.recorder import HasStep, Recorder
+from testbed.recorder.recorder import HasStep, Recorder
+from testbed.scripted_events import Readiness, ScriptedEvent
 
 
 class Device(Protocol):

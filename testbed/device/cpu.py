@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from testbed.events import FakeEvent, Readiness, ScriptedEvent
-from testbed.trace.recorder import HasStep, Recorder
+from testbed.recorder.recorder import HasStep, Recorder
+from testbed.scripted_events import FakeEvent, Readiness, ScriptedEvent
 
 
 class CpuDevice:

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from testbed.device import driver
-from testbed.errors import EnvironmentFault
-from testbed.events import Readiness, ScriptedEvent
-from testbed.trace.recorder import HasStep, Recorder
+from testbed.model.errors import EnvironmentFault
+from testbed.recorder.recorder import HasStep, Recorder
+from testbed.scripted_events import Readiness, ScriptedEvent
 
 SPIN_MS_PER_STEP = 2.0
 """How long a kernel spins for each step of a script; a step without transfers takes less."""

@@ -7,8 +7,8 @@ import subprocess
 from functools import cache
 from typing import NamedTuple
 
-from testbed.errors import BadInput, EnvironmentFault
-from testbed.topology import Topology
+from testbed.model.errors import BadInput, EnvironmentFault
+from testbed.model.topology import Topology
 
 VISIBLE_ENV = "CUDA_VISIBLE_DEVICES"
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from testbed.errors import BadInput, brief, naming
 from testbed.faults.alloc_failure import AllocFailure
 from testbed.faults.base import Fault, Trigger
 from testbed.faults.capacity import Capacity
@@ -31,7 +30,8 @@ from testbed.faults.raised import Raise
 from testbed.faults.skip_sync import SkipSync
 from testbed.faults.slow_events import SlowEvents
 from testbed.faults.tie_break import TieBreak
-from testbed.scenario import Scenario, explained, select
+from testbed.model.errors import BadInput, brief, naming
+from testbed.model.scenario import Scenario, explained, select
 from testbed.workloads.base import Bench, Spec
 from testbed.workloads.scripted import ScriptedPlan
 

@@ -5,10 +5,10 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from testbed.errors import BadInput
-from testbed.scenario import Scenario, Where, select
-from testbed.topology import Topology
-from testbed.trace.events import Fired
+from testbed.model.errors import BadInput
+from testbed.model.events import Fired
+from testbed.model.scenario import Scenario, Where, select
+from testbed.model.topology import Topology
 from testbed.workloads.base import Bench
 
 Queue = Literal["write", "load", "both"]

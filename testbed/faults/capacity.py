@@ -1,9 +1,9 @@
 """``capacity``: a rank's pools are smaller than those of others."""
 
 from testbed.cache.pools import PagePool
-from testbed.errors import BadInput
 from testbed.faults.base import Timed, Trigger
-from testbed.scenario import Scenario
+from testbed.model.errors import BadInput
+from testbed.model.scenario import Scenario
 from testbed.workloads.base import Bench
 
 

@@ -1,8 +1,8 @@
 """``extra-pool``: a sidecar pool that only some ranks own, with a release queue of its own."""
 
-from testbed.errors import BadInput
 from testbed.faults.base import Timed, Trigger
-from testbed.scenario import Scenario, Sidecar
+from testbed.model.errors import BadInput
+from testbed.model.scenario import Scenario, Sidecar
 from testbed.workloads.base import Bench
 
 

@@ -2,9 +2,9 @@
 
 import time
 
-from testbed.errors import BadInput
 from testbed.faults.base import Timed, Trigger
-from testbed.scenario import Scenario
+from testbed.model.errors import BadInput
+from testbed.model.scenario import Scenario
 from testbed.workloads.base import Bench
 
 

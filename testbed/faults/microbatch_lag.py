@@ -1,8 +1,8 @@
 """``microbatch-lag``: a stage is one microbatch behind the stage above it."""
 
-from testbed.errors import BadInput
 from testbed.faults.base import Timed, Trigger
-from testbed.scenario import Scenario, select
+from testbed.model.errors import BadInput
+from testbed.model.scenario import Scenario, select
 from testbed.workloads.base import Bench
 
 

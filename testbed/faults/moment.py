@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Literal
 
-from testbed.errors import BadInput
 from testbed.faults.base import Timed
-from testbed.scenario import Scenario
-from testbed.trace.operations import OPERATIONS
+from testbed.model.errors import BadInput
+from testbed.model.scenario import Scenario
+from testbed.recorder.operations import OPERATIONS
 from testbed.workloads.base import Bench
 
 ANY = "any"

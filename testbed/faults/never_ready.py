@@ -1,8 +1,8 @@
 """``never-ready``: the event of a transfer never fires."""
 
-from testbed.events import Readiness
 from testbed.faults.base import Trigger
 from testbed.faults.nth import Nth
+from testbed.scripted_events import Readiness
 from testbed.workloads.base import Bench
 
 

@@ -3,8 +3,8 @@
 import msgspec
 
 from testbed.faults.base import Script, Trigger
-from testbed.scenario import Scenario, Where, select
-from testbed.topology import Topology
+from testbed.model.scenario import Scenario, Where, select
+from testbed.model.topology import Topology
 from testbed.workloads.base import Bench
 
 

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from testbed.events import Readiness
 from testbed.faults.base import Queue, Script, Timed, Trigger, check_nth, concerns
+from testbed.scripted_events import Readiness
 from testbed.workloads.base import Bench
 
 

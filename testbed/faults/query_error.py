@@ -1,8 +1,8 @@
 """``query-error``: a sick device: asked for an event, or waiting for it, it raises as CUDA does."""
 
-from testbed.events import Readiness
 from testbed.faults.base import Trigger
 from testbed.faults.nth import Nth
+from testbed.scripted_events import Readiness
 from testbed.workloads.base import Bench
 
 

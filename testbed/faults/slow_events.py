@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from testbed.events import Readiness
 from testbed.faults.base import Script, Timed, Trigger, concerns
+from testbed.scripted_events import Readiness
 from testbed.workloads.base import Bench
 
 

@@ -5,7 +5,7 @@ talks to a live rank, reads a clock or touches the disk. Evidence rule for all o
 that was cut short (a crash, a stop, a hang) is compared only in what it had the chance to do.
 """
 
+from testbed.analysis.view import View
 from testbed.oracles.judge import REGISTRY, Oracle, available, check_claims, judge
-from testbed.oracles.view import View
 
 __all__ = ["REGISTRY", "Oracle", "View", "available", "check_claims", "judge"]

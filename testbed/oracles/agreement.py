@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from testbed.oracles.sides import difference, diverged
-from testbed.oracles.view import QUEUES, RankStep, RankView, View
-from testbed.verdict import Divergence, Finding
+from testbed.analysis.sides import difference, diverged
+from testbed.analysis.view import QUEUES, RankStep, RankView, View
+from testbed.model.verdict import Divergence, Finding
 
 NAME = "agreement"
 

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from testbed.analysis.sides import Breach, breaches
+from testbed.analysis.view import QUEUES, RankStep, RankView, View, Way
+from testbed.model.verdict import Finding
 from testbed.oracles.pairing import SAME_SITE
-from testbed.oracles.sides import Breach, breaches
-from testbed.oracles.view import QUEUES, RankStep, RankView, View, Way
-from testbed.verdict import Finding
 
 NAME = "bounded"
 

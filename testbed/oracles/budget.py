@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from testbed.errors import BadInput
-from testbed.oracles.sides import named, singled_out, told_apart
-from testbed.oracles.view import Op, RankStep, View
-from testbed.topology import GroupSpec, Topology
-from testbed.verdict import Finding, Outcome
+from testbed.analysis.sides import named, singled_out, told_apart
+from testbed.analysis.view import Op, RankStep, View
+from testbed.model.errors import BadInput
+from testbed.model.topology import GroupSpec, Topology
+from testbed.model.verdict import Finding, Outcome
 
 NAME = "budget"
 CLAIM = "budget:"

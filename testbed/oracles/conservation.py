@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from testbed.oracles.sides import Breach, breaches
+from testbed.analysis.sides import Breach, breaches
+from testbed.analysis.view import QUEUES, RankView, View
+from testbed.model.events import End, Final
+from testbed.model.verdict import Finding
 from testbed.oracles.unfinished import unfinished
-from testbed.oracles.view import QUEUES, RankView, View
-from testbed.trace.events import End, Final
-from testbed.verdict import Finding
 
 NAME = "conservation"
 

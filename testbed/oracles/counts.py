@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from testbed.oracles.view import RankView, View
+from testbed.analysis.view import RankView, View
 
 _ITEM_BYTES = {
     "bool": 1,

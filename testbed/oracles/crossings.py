@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from testbed.oracles.view import Op
+from testbed.analysis.view import Op
 
 SEEN = 2
 """How often each straight pair must have been seen for the correspondence to count as learned."""

@@ -7,14 +7,14 @@ import signal
 from dataclasses import replace
 from typing import NamedTuple
 
-from testbed.oracles import standing
-from testbed.oracles.causal import channel, depths
-from testbed.oracles.sides import named, singled_out
-from testbed.oracles.view import Op, RankView, View
-from testbed.topology import told_tag
-from testbed.trace.events import Block, Raised, Sync
-from testbed.trace.waits import Deadlock, Wait, prove
-from testbed.verdict import Divergence, Outcome
+from testbed.analysis import standing
+from testbed.analysis.logical_time import channel, depths
+from testbed.analysis.sides import named, singled_out
+from testbed.analysis.view import Op, RankView, View
+from testbed.analysis.wait_graph import Deadlock, Wait, prove
+from testbed.model.events import Block, Raised, Sync
+from testbed.model.topology import told_tag
+from testbed.model.verdict import Divergence, Outcome
 
 # What a broken connection says: the peer left, and this is its echo.
 _ECHOES = (

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from testbed.oracles.sides import named
-from testbed.oracles.view import View
-from testbed.trace.events import Fired
-from testbed.verdict import Divergence
+from testbed.analysis.sides import named
+from testbed.analysis.view import View
+from testbed.model.events import Fired
+from testbed.model.verdict import Divergence
 
 
 class Injected(NamedTuple):

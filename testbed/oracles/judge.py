@@ -8,7 +8,23 @@ step than the one in which the run got stuck or broke is a consequence and overr
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from testbed.errors import BadInput, brief
+from testbed.analysis import standing
+from testbed.analysis.sides import named, singled_out
+from testbed.analysis.view import RankView, View
+from testbed.model.errors import BadInput, brief
+from testbed.model.events import (
+    Block,
+    Complete,
+    Enter,
+    Evict,
+    Query,
+    Request,
+    Start,
+    Sync,
+    Take,
+)
+from testbed.model.record import RunRecord
+from testbed.model.verdict import Divergence, Finding, Outcome, Verdict
 from testbed.oracles import (
     agreement,
     bounded,
@@ -20,27 +36,11 @@ from testbed.oracles import (
     progress,
     safety,
     stage_local,
-    standing,
 )
 from testbed.oracles.counts import counts
 from testbed.oracles.endings import ending
 from testbed.oracles.injected import injected
 from testbed.oracles.scripted import scripted
-from testbed.oracles.sides import named, singled_out
-from testbed.oracles.view import RankView, View
-from testbed.record import RunRecord
-from testbed.trace.events import (
-    Block,
-    Complete,
-    Enter,
-    Evict,
-    Query,
-    Request,
-    Start,
-    Sync,
-    Take,
-)
-from testbed.verdict import Divergence, Finding, Outcome, Verdict
 
 Oracle = Callable[[View], Iterable[Finding]]
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from testbed.oracles.view import Op
+from testbed.analysis.view import Op
 
 
 class Apart(NamedTuple):

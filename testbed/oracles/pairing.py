@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from testbed.oracles.causal import depths
+from testbed.analysis.logical_time import depths
+from testbed.analysis.view import View
+from testbed.model.verdict import Finding
 from testbed.oracles.pairing_collectives import unlike_collectives
 from testbed.oracles.pairing_messages import unlike_messages, used_buffers
-from testbed.oracles.view import View
-from testbed.verdict import Finding
 
 NAME = "pairing"
 SAME_SITE = "same-site"

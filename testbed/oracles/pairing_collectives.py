@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from testbed.analysis.mismatch import SIZES_APART, face
+from testbed.analysis.sides import Placed, told_apart, unequal
+from testbed.analysis.view import Op, RankView, View
 from testbed.oracles.crossings import Crossing, Pair, crossing
 from testbed.oracles.offset import Apart, came_apart, odd_one
-from testbed.oracles.sides import Placed, told_apart, unequal
-from testbed.oracles.view import Op, RankView, View
-from testbed.trace.mismatch import SIZES_APART, face
 
 NEW_GROUP = "new_group"
 

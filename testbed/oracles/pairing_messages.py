@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from testbed.oracles.causal import Channel
+from testbed.analysis.logical_time import Channel
+from testbed.analysis.messages import Ends, pipes
+from testbed.analysis.sides import Breach, Placed, breaches, told_apart, unequal
+from testbed.analysis.standing import site
+from testbed.analysis.view import Op, Pipe, View, Way
+from testbed.analysis.wait_graph import SENDS
+from testbed.model.events import Enter, Touched
+from testbed.model.topology import told_tag
 from testbed.oracles.crossings import Pair, crossing
-from testbed.oracles.messages import Ends, pipes
 from testbed.oracles.offset import odd_one
-from testbed.oracles.sides import Breach, Placed, breaches, told_apart, unequal
-from testbed.oracles.standing import site
-from testbed.oracles.view import Op, Pipe, View, Way
-from testbed.topology import told_tag
-from testbed.trace.events import Enter, Touched
-from testbed.trace.waits import SENDS
 
 
 def unlike_messages(view: View, oracle: str, strict: bool) -> Iterator[Placed]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from testbed.oracles.view import View
+from testbed.analysis.view import View
 
 _CHECK = "prefetch-check"
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from testbed.oracles.sides import named
-from testbed.record import RankRecord, RunRecord
-from testbed.trace.events import Raised
+from testbed.analysis.sides import named
+from testbed.model.events import Raised
+from testbed.model.record import RankRecord, RunRecord
 
 
 def full(record: RunRecord) -> list[RankRecord]:

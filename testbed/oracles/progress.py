@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from testbed.analysis.sides import named, singled_out
+from testbed.analysis.view import QUEUES, RankView, View, acks
+from testbed.model.verdict import Finding, Outcome
 from testbed.oracles import prefetch_progress, storage_progress
-from testbed.oracles.sides import named, singled_out
-from testbed.oracles.view import QUEUES, RankView, View, acks
-from testbed.verdict import Finding, Outcome
 
 NAME = "progress"
 

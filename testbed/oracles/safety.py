@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from testbed.oracles.sides import Breach, breaches
-from testbed.oracles.view import QUEUES, RankView, View, acks
-from testbed.verdict import Finding
+from testbed.analysis.sides import Breach, breaches
+from testbed.analysis.view import QUEUES, RankView, View, acks
+from testbed.model.verdict import Finding
 
 NAME = "safety"
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from testbed.oracles.causal import channel
-from testbed.oracles.sides import named
-from testbed.oracles.view import Op, RankView, View
-from testbed.scenario import CallSpec, select
-from testbed.topology import Topology
-from testbed.trace.events import Call, Enter
-from testbed.verdict import Divergence
+from testbed.analysis.logical_time import channel
+from testbed.analysis.sides import named
+from testbed.analysis.view import Op, RankView, View
+from testbed.model.events import Call, Enter
+from testbed.model.scenario import CallSpec, select
+from testbed.model.topology import Topology
+from testbed.model.verdict import Divergence
 
 _FEW = 3
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from testbed.oracles.sides import named, singled_out
-from testbed.oracles.view import RankStep, RankView, View
-from testbed.verdict import Finding, Outcome
+from testbed.analysis.sides import named, singled_out
+from testbed.analysis.view import RankStep, RankView, View
+from testbed.model.verdict import Finding, Outcome
 
 NAME = "stage-local"
 

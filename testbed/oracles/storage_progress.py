@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from testbed.oracles.view import RankView, View
+from testbed.analysis.view import RankView, View
 
 _FROM_PREFETCHES = ("prefetch-ack", "release")
 _SETTLED = ("never", "error")

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 
-from testbed.oracles.messages import Ends, pipes
+from testbed.analysis.messages import Ends, pipes
+from testbed.analysis.sides import Breach, breaches, named, singled_out
+from testbed.analysis.standing import site
+from testbed.analysis.view import Op, Pipe, RankView, View, Way
+from testbed.model.events import Dropped, Event, Left, Raised, Settled
+from testbed.model.verdict import Finding, Outcome
 from testbed.oracles.offset import came_apart
-from testbed.oracles.sides import Breach, breaches, named, singled_out
-from testbed.oracles.standing import site
-from testbed.oracles.view import Op, Pipe, RankView, View, Way
-from testbed.trace.events import Dropped, Event, Left, Raised, Settled
-from testbed.verdict import Finding, Outcome
 
 
 def unfinished(view: View, oracle: str) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from testbed.programs.plan import Break
-from testbed.trace.operations import FORMS, Form
+from testbed.recorder.operations import FORMS, Form
 
 _c10d: Any = torch._C._distributed_c10d  # the type stubs lack what is used of it
 

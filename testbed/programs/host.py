@@ -1,4 +1,4 @@
-"""A host that forks ranks of programs: ``testbed.world.host`` with another life for them."""
+"""A host that forks ranks of programs: ``testbed.fleet.fork_server`` with another life for them."""
 
 import importlib
 import os
@@ -17,9 +17,9 @@ def main(modules: Sequence[str] = HEAVY) -> None:
     """Entry point, as torchrun starts it. modules: imported once, before any rank is forked."""
     die_with_parent(os.getppid())
     # Only now torch: the imports take seconds in which the parent may die.
+    from testbed.fleet.fork_server import serve
     from testbed.programs.life import run_rank
     from testbed.programs.plan import parts_of
-    from testbed.world.host import serve
 
     for module in modules:
         importlib.import_module(module)

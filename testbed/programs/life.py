@@ -12,16 +12,17 @@ from typing import Any, NoReturn
 
 import torch
 
-from testbed import __version__, ownership
-from testbed.events import Clock
+from testbed import __version__
+from testbed.model.events import About, Begin, End, Final, Measured, Raised
 from testbed.programs.breaks import install
 from testbed.programs.place import take_place
 from testbed.programs.plan import parts_of, plan_of
-from testbed.trace.events import About, Begin, End, Final, Measured, Raised
-from testbed.trace.recorder import LogRecorder
-from testbed.trace.shim import Shim
-from testbed.world.blame import last_words
-from testbed.world.seat import BROKE, DONE, GO, READY, TROUBLE, RankSeat
+from testbed.rank.blame import last_words
+from testbed.rank.spec import BROKE, DONE, GO, READY, TROUBLE, RankSeat
+from testbed.recorder import ownership
+from testbed.recorder.recorder import LogRecorder
+from testbed.recorder.shim import Shim
+from testbed.scripted_events import Clock
 
 RESULT, BROKEN = "result", "break"
 """Kinds of Measured: what the program returned, under ``value``; a damage that took effect."""

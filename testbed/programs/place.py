@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import Store, TCPStore  # where the type stubs have them
 
-from testbed.world.seat import RankSeat
-from testbed.world.store import FolderStore
+from testbed.rank.folder_store import FolderStore
+from testbed.rank.spec import RankSeat
 
 _MEET_LIMIT = timedelta(seconds=30)
 _ADDRESS = "127.0.0.1"

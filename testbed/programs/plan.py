@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from testbed.errors import BadInput, brief
-from testbed.scenario import Scenario
-from testbed.topology import Topology
+from testbed.model.errors import BadInput, brief
+from testbed.model.scenario import Scenario
+from testbed.model.topology import Topology
 
 KIND = "program"
 

@@ -5,7 +5,7 @@ protocol. What may not: pending maps, locks, trees. A protocol acts through the 
 ``Party`` and calls ``torch.distributed`` by its own names, so that a recorder can stand beneath.
 """
 
-from testbed.errors import BadInput
+from testbed.model.errors import BadInput
 from testbed.protocols.agreement import Agreement, Party, Protocol, count_ready
 from testbed.protocols.batched import Batched
 from testbed.protocols.deferred import Deferred

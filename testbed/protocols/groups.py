@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 import torch.distributed as dist
 
-from testbed.topology import Coords, Topology
+from testbed.model.topology import Coords, Topology
 
 _CPU = torch.device("cpu")
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 from testbed import protocols
 from testbed.cache import KVCache, TransferController
-from testbed.errors import BadInput, brief
-from testbed.ownership import claim_class
+from testbed.model.errors import BadInput, brief
+from testbed.model.scenario import Call, Scenario
 from testbed.protocols import Groups
-from testbed.scenario import Call, Scenario
+from testbed.recorder.ownership import claim_class
 from testbed.subjects import bugs, face, own, sglang
 from testbed.subjects.base import Map, Need, Subject
 from testbed.subjects.minimal import MinimalSubject

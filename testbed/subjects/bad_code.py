@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Callable
 
-from testbed.errors import BadInput, one_line
+from testbed.model.errors import BadInput, one_line
 
 
 class BadCode(BadInput):

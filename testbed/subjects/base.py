@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from testbed.cache import TransferController
-from testbed.scenario import Call
+from testbed.model.scenario import Call
 
 Calls = Mapping[Call, Callable[[str], object]]
 """What a scenario's ``calls`` may call of a subject besides its check. Each is given the key of the

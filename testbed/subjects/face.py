@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import json
 
-from testbed.errors import brief
-from testbed.scenario import Call
+from testbed.model.errors import brief
+from testbed.model.scenario import Call
 from testbed.subjects.base import Calls, Map, Subject
 
 _MOST = 1 << 63  # what a record can hold

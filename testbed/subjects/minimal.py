@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from testbed.cache import KVCache, PrefetchOperation, TransferController
+from testbed.model.scenario import PrefetchStop
 from testbed.protocols import Party, Protocol, count_ready
 from testbed.protocols.agreement import check_storage
-from testbed.scenario import PrefetchStop
 from testbed.subjects.base import Calls, Map
 
 

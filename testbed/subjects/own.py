@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from testbed.errors import BadInput, brief
-from testbed.ownership import claim_class, claim_package
+from testbed.model.errors import BadInput, brief
+from testbed.recorder.ownership import claim_class, claim_package
 from testbed.subjects import bad_code
 from testbed.subjects.base import Subject
 

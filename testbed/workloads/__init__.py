@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from testbed.errors import BadInput, brief
-from testbed.scenario import Scenario, explained
+from testbed.model.errors import BadInput, brief
+from testbed.model.scenario import Scenario, explained
 from testbed.workloads import prefill, scripted, trace
 from testbed.workloads.base import Spec
 

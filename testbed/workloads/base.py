@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from testbed.cache import KVCache, TransferController
-from testbed.events import Clock
-from testbed.scenario import Call, Scenario
+from testbed.model.scenario import Call, Scenario
+from testbed.recorder.recorder import Recorder
+from testbed.scripted_events import Clock
 from testbed.subjects.base import Subject
-from testbed.trace.recorder import Recorder
 
 
 @dataclass(frozen=True)

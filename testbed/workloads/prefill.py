@@ -3,8 +3,8 @@
 from typing import Literal
 
 from testbed.cache.contents import mix63, mix64
-from testbed.errors import BadInput, brief
-from testbed.scenario import Scenario
+from testbed.model.errors import BadInput, brief
+from testbed.model.scenario import Scenario
 from testbed.workloads import requests
 from testbed.workloads.requests import Pace, RequestLine, RequestPlan
 

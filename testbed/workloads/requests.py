@@ -17,10 +17,10 @@ import msgspec
 
 from testbed.cache import Node, TransferController
 from testbed.cache.contents import mix64
-from testbed.errors import BadInput
-from testbed.events import Readiness
-from testbed.scenario import Call, Scenario
-from testbed.trace.events import Request
+from testbed.model.errors import BadInput
+from testbed.model.events import Request
+from testbed.model.scenario import Call, Scenario
+from testbed.scripted_events import Readiness
 from testbed.workloads.base import Stage
 
 MAX_BLOCKS = 1 << 20

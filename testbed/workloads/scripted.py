@@ -14,9 +14,9 @@ import msgspec
 
 from testbed.cache import Node, TransferController
 from testbed.cache.contents import mix63
-from testbed.errors import BadInput, brief
-from testbed.events import Readiness
-from testbed.scenario import Call, Scenario, Where, select
+from testbed.model.errors import BadInput, brief
+from testbed.model.scenario import Call, Scenario, Where, select
+from testbed.scripted_events import Readiness
 from testbed.workloads.base import Stage
 
 PAGES = 2

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from testbed.errors import BadInput, shortened
-from testbed.scenario import Scenario
+from testbed.model.errors import BadInput, shortened
+from testbed.model.scenario import Scenario
 from testbed.workloads import requests
 from testbed.workloads.requests import Pace, RequestLine, RequestPlan
 

@@ -16,12 +16,12 @@ from testbed.bench.plans import PLAIN, RAW, RECORDED, CostPlan
 from testbed.bench.ranks import recording
 from testbed.bench.ranks.place import Place
 from testbed.bench.ranks.raw import Raw, dtype_of
-from testbed.events import Clock
-from testbed.trace.events import Enter, Event
-from testbed.trace.log import SharedLog, entries
-from testbed.trace.recorder import LogRecorder, Recorder, event_of
-from testbed.trace.shim import Functions, Shim
-from testbed.workloads.assemble import RankContext
+from testbed.model.events import Enter, Event
+from testbed.rank.assemble import RankContext
+from testbed.recorder.log import SharedLog, entries
+from testbed.recorder.recorder import LogRecorder, Recorder, event_of
+from testbed.recorder.shim import Functions, Shim
+from testbed.scripted_events import Clock
 
 _LEARNING_STEPS, _STEADY = 6, 3
 _LOG_BYTES_PER_STEP = 8192

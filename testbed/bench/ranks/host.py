@@ -1,4 +1,4 @@
-"""A host that forks ranks of the benchmark: ``testbed.world.host`` with another life for them."""
+"""A fork server for ranks of the benchmark: ``testbed.fleet.fork_server`` with another life."""
 
 import os
 
@@ -14,7 +14,7 @@ def main() -> None:
     from testbed import subjects
     from testbed.bench.plans import SEPARATOR
     from testbed.bench.ranks.life import run_rank
-    from testbed.world.host import serve
+    from testbed.fleet.fork_server import serve
 
     def prepare(named: str) -> None:
         for subject in named.split(SEPARATOR):

@@ -12,12 +12,12 @@ from testbed.bench.plans import CostPlan, PipelinePlan, SkewPlan, plan_of
 from testbed.bench.ranks import cost, pipeline, skew
 from testbed.bench.ranks.pause import sharpen_sleep
 from testbed.bench.ranks.place import Place
-from testbed.events import Clock
-from testbed.trace.events import Measured, Raised
-from testbed.trace.recorder import LogRecorder
-from testbed.world.blame import last_words
-from testbed.world.meet import meet
-from testbed.world.seat import DONE, GO, READY, TROUBLE, RankSeat
+from testbed.model.events import Measured, Raised
+from testbed.rank.blame import last_words
+from testbed.rank.groups import meet
+from testbed.rank.spec import DONE, GO, READY, TROUBLE, RankSeat
+from testbed.recorder.recorder import LogRecorder
+from testbed.scripted_events import Clock
 
 Figures = Iterator[dict[str, Any]]
 """What a loop yields: one entry a round, sent home at once."""

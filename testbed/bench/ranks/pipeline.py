@@ -18,9 +18,9 @@ from testbed.bench.ranks.pause import burn_us, sleep_us
 from testbed.bench.ranks.place import Place
 from testbed.bench.schedule import Step, schedule
 from testbed.cache import TransferController
-from testbed.events import Readiness
 from testbed.protocols.groups import Groups
-from testbed.workloads.assemble import RankContext
+from testbed.rank.assemble import RankContext
+from testbed.scripted_events import Readiness
 
 _WARMUP = 5
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch.distributed as dist
 
-from testbed.events import Clock
+from testbed.model.events import Event
+from testbed.model.scenario import Scenario, Sizes
+from testbed.model.topology import GroupSpec
 from testbed.protocols.groups import Groups
-from testbed.scenario import Scenario, Sizes
-from testbed.topology import GroupSpec
-from testbed.trace.events import Event
-from testbed.trace.recorder import Recorder
-from testbed.workloads.assemble import RankContext, assemble
+from testbed.rank.assemble import RankContext, assemble
+from testbed.recorder.recorder import Recorder
+from testbed.scripted_events import Clock
 
 # Bytes are moved for real; a page of one number keeps them out of the figures.
 _PAGE = {"page_tokens": 1, "layers": 1, "heads": 1, "head_dim": 1}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from testbed.trace.events import Enter, Event
+from testbed.model.events import Enter, Event
 
 # torch's own, whatever layer is put over them later.
 _BARE = {name: getattr(dist, name) for name in ("all_reduce", "send", "isend", "recv", "irecv")}

@@ -3,7 +3,7 @@
 A rank of a case keeps the layer for good; here one process has to run with it and without it.
 """
 
-from testbed.trace.shim import Functions
+from testbed.recorder.shim import Functions
 
 
 def functions(like: Functions) -> Functions:

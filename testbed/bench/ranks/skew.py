@@ -12,8 +12,8 @@ from typing import Any
 from testbed.bench.plans import SkewPlan
 from testbed.bench.ranks.pause import sleep_us
 from testbed.bench.ranks.place import Place
-from testbed.events import Readiness
-from testbed.trace.events import Event, Sync, Synced
+from testbed.model.events import Event, Sync, Synced
+from testbed.scripted_events import Readiness
 
 _WARMUP = 5
 

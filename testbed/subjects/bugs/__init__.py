@@ -9,7 +9,7 @@ it, and why. What may not live here: anything that is not wrong, but for ground 
 from typing import Any
 
 from testbed.cache import KVCache, TransferController
-from testbed.errors import BadInput, brief
+from testbed.model.errors import BadInput, brief
 from testbed.protocols import Groups
 from testbed.subjects.bugs import counting, deciding, entering, messages
 from testbed.subjects.bugs.base import OverProtocol

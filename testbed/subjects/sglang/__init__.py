@@ -12,9 +12,9 @@ from functools import cache
 from typing import NamedTuple
 
 from testbed.cache import KVCache, TransferController
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.model.errors import BadInput, EnvironmentFault
+from testbed.model.scenario import Call, Scenario
 from testbed.protocols import Groups
-from testbed.scenario import Call, Scenario
 from testbed.subjects import bad_code
 from testbed.subjects.base import Need
 from testbed.subjects.sglang import checkout, names, releases

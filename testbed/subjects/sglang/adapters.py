@@ -7,7 +7,7 @@ the newest row's behaviour as long as the names it goes by are there.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from testbed.scenario import Call
+from testbed.model.scenario import Call
 from testbed.subjects.sglang.lift import LiftedClass
 
 

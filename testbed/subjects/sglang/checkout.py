@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.model.errors import BadInput, EnvironmentFault
 from testbed.subjects.sglang.names import CHECKOUT, PACKAGE
 
 _MARK = Path("srt")

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from testbed.death import die_with_parent
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.model.errors import BadInput, EnvironmentFault
 from testbed.subjects.sglang.names import PACKAGE, RELEASE
 
 TIMEOUT_S = 600

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from testbed.cache import Node, PrefetchKey, PrefetchOperation
-from testbed.scenario import Call, Scenario
+from testbed.model.scenario import Call, Scenario
 from testbed.subjects.sglang.adapters import CALLED
 from testbed.subjects.sglang.by_node import (
     Faces,

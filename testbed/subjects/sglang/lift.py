@@ -28,8 +28,8 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from testbed.errors import BadInput, EnvironmentFault
-from testbed.ownership import claim_file
+from testbed.model.errors import BadInput, EnvironmentFault
+from testbed.recorder.ownership import claim_file
 from testbed.subjects.sglang.names import PACKAGE
 from testbed.subjects.sglang.source import Source
 

@@ -3,7 +3,7 @@
 import re
 from typing import Literal, NamedTuple
 
-from testbed.errors import BadInput
+from testbed.model.errors import BadInput
 
 PACKAGE = "sglang"
 RELEASE, CHECKOUT = f"{PACKAGE}==", f"{PACKAGE}@"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from testbed.errors import BadInput, EnvironmentFault
+from testbed.model.errors import BadInput, EnvironmentFault
 from testbed.subjects.sglang import cache_folder, wheels
 from testbed.subjects.sglang.download import download
 from testbed.subjects.sglang.names import PACKAGE, RELEASE, check_version

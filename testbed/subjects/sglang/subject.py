@@ -5,8 +5,8 @@ from typing import Any
 
 from testbed.cache import KVCache, PrefetchOperation, TransferController
 from testbed.cache.prefetch import StorageRequest
+from testbed.model.scenario import Call, Scenario
 from testbed.protocols import Groups
-from testbed.scenario import Call, Scenario
 from testbed.subjects.base import Calls, Map
 from testbed.subjects.sglang import step_time
 from testbed.subjects.sglang.lifted import CONTROLLER_MODULE, Lifted

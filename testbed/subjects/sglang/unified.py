@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from testbed.cache import PrefetchOperation
-from testbed.scenario import Scenario
+from testbed.model.scenario import Scenario
 from testbed.subjects.sglang.adapters import CALLED
 from testbed.subjects.sglang.by_id import IdSeams, TreeCore
 from testbed.subjects.sglang.by_node import (
