@@ -9,7 +9,7 @@ from reports.story import story
 from reports.templates import render
 from reports.timeline import Scene, scene, to_svg
 from testbed.model.verdict import Divergence
-from testbed.runs import RunResult
+from testbed.sessions.result import RunResult
 
 MAX_CELLS = 4000
 

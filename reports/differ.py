@@ -17,7 +17,8 @@ from testbed.analysis.view import RankView, View
 from testbed.model.errors import printable
 from testbed.model.events import About, Begin, End, Enter, Event, Exit, Final, Raised
 from testbed.model.scenario import to_object
-from testbed.runs import RunResult, shown
+from testbed.sessions.result import RunResult
+from testbed.sessions.store import shown
 
 # Neither do they tell what a rank did: clocks, source lines, digests of Python objects.
 _IGNORED = frozenset({"t_us", "site", "traceback", "born_us", "versions"})

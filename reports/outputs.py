@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 from testbed.model.errors import printable
-from testbed.runs import RunResult
+from testbed.sessions.result import RunResult
 
 Chosen = Literal["first", "failed", "all"]
 CHOICES: tuple[Chosen, ...] = get_args(Chosen)

@@ -24,7 +24,8 @@ from reports.table import tally
 from reports.templates import render, text_of
 from testbed.model import record
 from testbed.model.verdict import Outcome
-from testbed.runs import LOST, judged
+from testbed.sessions.execute import LOST
+from testbed.sessions.result import judged
 
 PAGE_FILE = "index.html"
 

@@ -19,7 +19,9 @@ from testbed.model.errors import BadInput, EnvironmentFault, all_printable, shor
 from testbed.model.record import left_behind
 from testbed.model.scenario import Scenario
 from testbed.model.verdict import Divergence, Outcome
-from testbed.runs import LOST, RunResult, shown, told
+from testbed.sessions.execute import LOST
+from testbed.sessions.result import RunResult, told
+from testbed.sessions.store import shown
 
 FORMAT = 2
 """1: without ``operation``, and without ``written``."""

@@ -20,7 +20,9 @@ from testbed.model.errors import BadInput
 from testbed.model.record import RunRecord
 from testbed.oracles import View
 from testbed.oracles.endings import is_echo
-from testbed.runs import DEFAULT_ROOT, LATEST, RunResult, find_runs, judged
+from testbed.sessions.finding import find_runs
+from testbed.sessions.result import RunResult, judged
+from testbed.sessions.store import DEFAULT_ROOT, LATEST
 from testbed.subjects import bugs
 
 ALL_CAUGHT, NOT_CAUGHT, BAD_INPUT = 0, 1, 2

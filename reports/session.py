@@ -11,7 +11,7 @@ from reports.page import write_page
 from reports.results import Row, document, write_json
 from reports.table import as_markdown, tally
 from testbed.model.errors import BadInput, EnvironmentFault
-from testbed.runs import shown
+from testbed.sessions.store import shown
 
 SUMMARY_FILE, RESULTS_FILE = "summary.md", "results.json"
 

@@ -20,7 +20,7 @@ from testbed.oracles.endings import is_echo
 from testbed.oracles.injected import injected
 from testbed.oracles.judge import INJECTED, SCRIPTED
 from testbed.oracles.scripted import scripted
-from testbed.runs import RunResult
+from testbed.sessions.result import RunResult
 
 _INDENT = 14
 _WIDTH = 100

@@ -36,20 +36,11 @@ from testbed.fleet import Fleet, LastingFleet
 from testbed.model.errors import BadInput, EnvironmentFault, Terminated, terminable
 from testbed.model.scenario import Scenario
 from testbed.model.topology import Topology
-from testbed.runs import (
-    DEFAULT_ROOT,
-    DEFAULT_WORLD,
-    RunResult,
-    RunsCases,
-    RunStore,
-    check_backend,
-    check_world,
-    execute,
-    keep_sessions,
-    shown,
-)
 from testbed.sessions import catalog, nodes
 from testbed.sessions.catalog import Axes
+from testbed.sessions.execute import DEFAULT_WORLD, RunsCases, check_backend, check_world, execute
+from testbed.sessions.result import RunResult
+from testbed.sessions.store import DEFAULT_ROOT, RunStore, keep_sessions, shown
 from testbed.subjects.bad_code import BadCode
 
 ENVIRONMENT_STATUS = 3

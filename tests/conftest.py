@@ -4,8 +4,8 @@ import pytest
 
 from reports.github import VARIABLE
 from testbed.recorder.recorder import ListRecorder
-from testbed.runs import KEEP_VARIABLE
 from testbed.scripted_events import Clock
+from testbed.sessions.store import KEEP_VARIABLE
 
 
 @pytest.fixture(autouse=True)

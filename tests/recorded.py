@@ -8,7 +8,7 @@ from typing import Any
 from reports.results import Row, row
 from testbed.model import record
 from testbed.model.record import RunRecord
-from testbed.runs import RunResult, judged
+from testbed.sessions.result import RunResult, judged
 from tests.record_builder import Model, Transfer
 
 DATA = Path(__file__).parent / "data"

@@ -14,8 +14,9 @@ from testbed import __main__ as command_line
 from testbed.cli.command import main
 from testbed.model import record
 from testbed.model.errors import BadInput, brief, naming, one_line
-from testbed.runs import file_name, find_runs
 from testbed.sessions import catalog
+from testbed.sessions.finding import find_runs
+from testbed.sessions.store import file_name
 from testbed.workloads.requests import MAX_BLOCKS
 from tests.fake_fleet import FakeFleet, clean, scenario
 

@@ -15,7 +15,7 @@ from testbed.measure.harness.case import Kind
 from testbed.measure.harness.contender import ended
 from testbed.measure.harness.fleet import OnFleet
 from testbed.measure.harness.killing import end_all, run_for
-from testbed.runs import RunStore
+from testbed.sessions.store import RunStore
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from testbed import runs, subjects
+from testbed import subjects
 from testbed.analysis.view import RankView
 from testbed.model.errors import BadInput
 from testbed.model.events import Answer, Call, Event
@@ -15,7 +15,7 @@ from testbed.model.topology import Topology
 from testbed.rank.assemble import assemble
 from testbed.recorder.recorder import ListRecorder
 from testbed.scripted_events import Clock
-from testbed.sessions import catalog
+from testbed.sessions import catalog, execute
 from tests.rig import ALONE, at_hand, of_kind
 
 
@@ -73,7 +73,7 @@ def test_what_a_release_does_not_have_is_refused_before_anything_runs() -> None:
     case = scenario({"call": "flush"}, subject=at_hand("sglang==0.5.19"))
 
     with pytest.raises(BadInput, match=r"sglang==0\.5\.19 has no flush to call \(it has: write-"):
-        runs.prepare(case)
+        execute.prepare(case)
     subjects.check_calls("batched", ["flush"])
 
 
@@ -92,7 +92,7 @@ def test_what_a_class_has_no_part_for_is_refused_before_anything_runs(
     case = scenario(subject=at_hand(subject), **changes)
 
     with pytest.raises(BadInput, match=rf"scenario calls: subject {subject} {said}"):
-        runs.prepare(case)
+        execute.prepare(case)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_a_class_has_no_part_for_is_refused_before_anything_runs(
     ],
 )
 def test_what_a_class_has_a_part_for_is_let_through(subject: str, changes: dict[str, Any]) -> None:
-    runs.prepare(scenario(subject=at_hand(subject) if "==" in subject else subject, **changes))
+    execute.prepare(scenario(subject=at_hand(subject) if "==" in subject else subject, **changes))
 
 
 def test_operations_and_queries_inside_a_call_are_told_from_the_checks_own() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from reports.differ import compared
 from testbed.model.events import Complete, Enter, Exit, Query
 from testbed.model.record import RunRecord
-from testbed.runs import judged
+from testbed.sessions.result import judged
 from tests.record_builder import Model, changed, cut, with_events, without, write
 
 SOUND = Model("pp2tp2", transfers=[write("w0")]).record()

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed import runs
 from testbed.cli.command import main
 from testbed.cli.doctor import gpus as doctor_gpus
 from testbed.device import gpus
 from testbed.model.errors import BadInput, EnvironmentFault
 from testbed.model.topology import Topology
+from testbed.sessions import execute
 from tests.fake_fleet import FakeFleet, scenario
 
 TWO = "GPU 0: NVIDIA H200 (UUID: GPU-aa11)\\nGPU 1: NVIDIA H200 (UUID: GPU-bb22)"
@@ -86,7 +86,7 @@ def test_a_driver_that_does_not_answer_is_no_gpu(smi: Path) -> None:
 @pytest.mark.parametrize("changes", [{"device": "cuda"}, {"backend": "nccl"}])
 def test_what_needs_a_gpu_is_refused_where_there_is_none(changes: dict[str, str]) -> None:
     with pytest.raises(EnvironmentFault, match=r"^this machine has no GPU \(no nvidia-smi\); "):
-        runs.prepare(scenario(**changes))
+        execute.prepare(scenario(**changes))
 
 
 @pytest.mark.usefixtures("no_smi")
@@ -105,31 +105,31 @@ def test_a_torch_without_cuda_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_built_for_cuda", lambda: False)
 
     with pytest.raises(EnvironmentFault, match="this build of torch has no CUDA: install one"):
-        runs.prepare(scenario(device="cuda"))
+        execute.prepare(scenario(device="cuda"))
     assert doctor_gpus().state == "note"
 
 
 @pytest.mark.usefixtures("smi")
 def test_nccl_needs_a_gpu_per_rank_and_says_so_in_one_line() -> None:
-    runs.prepare(scenario(topology="pp2tp1", backend="nccl"))
+    execute.prepare(scenario(topology="pp2tp1", backend="nccl"))
 
     with pytest.raises(BadInput, match="pp2tp2 has 4 ranks, this machine 2: ") as refused:
-        runs.prepare(scenario(topology="pp2tp2", backend="nccl"))
+        execute.prepare(scenario(topology="pp2tp2", backend="nccl"))
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.usefixtures("smi")
 def test_over_gloo_ranks_may_share_a_gpu() -> None:
-    runs.prepare(scenario(topology="pp2tp2", device="cuda"))
+    execute.prepare(scenario(topology="pp2tp2", device="cuda"))
 
 
 @pytest.mark.usefixtures("smi")
 def test_a_bug_with_its_tensors_on_the_cpu_cannot_agree_over_nccl() -> None:
     over_nccl = scenario(topology="pp2tp1", backend="nccl", agree_on="nccl")
-    runs.prepare(over_nccl.but(subject="fused"))
+    execute.prepare(over_nccl.but(subject="fused"))
 
     with pytest.raises(BadInput, match="agrees by tensors on the CPU"):
-        runs.prepare(over_nccl.but(subject="bug:no-wait"))
+        execute.prepare(over_nccl.but(subject="bug:no-wait"))
 
 
 def test_an_agreement_over_nccl_without_nccl_is_refused() -> None:

@@ -21,8 +21,8 @@ from testbed.model.errors import BadInput, EnvironmentFault
 from testbed.model.record import RunRecord
 from testbed.model.scenario import Expect, Scenario, to_object
 from testbed.model.verdict import Divergence, Outcome, Verdict
-from testbed.runs import RunResult, difference
 from testbed.sessions import catalog
+from testbed.sessions.result import RunResult, difference
 from testbed.subjects.sglang import Unliftable
 from tests.fake_fleet import FakeFleet, clean, scenario
 

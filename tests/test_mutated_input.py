@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from reports.results import row
 from reports.story import story
-from testbed import runs
 from testbed.model import record, scenario
 from testbed.model.errors import BadInput
 from testbed.model.scenario import Scenario, from_object, to_object
 from testbed.model.topology import Topology
-from testbed.sessions import catalog
+from testbed.sessions import catalog, execute
+from testbed.sessions import result as results
 from testbed.subjects import sglang
 from tests.fake_fleet import clean, killed
 from tests.fake_fleet import scenario as made_up
@@ -143,7 +143,7 @@ def test_a_mutated_scenario_can_be_run_or_is_refused_beforehand(document: Any) -
         for case in spread:
             # A release would be asked for over the network.
             known = sglang.is_lifted(case.subject)
-            runs.prepare(case.but(subject="batched") if known else case)
+            execute.prepare(case.but(subject="batched") if known else case)
         return spread
 
     assert refused_or_not(made_ready) != []
@@ -179,7 +179,7 @@ RECORDS = [record.encode(one) for one in records()]
 
 def explained(file: Path) -> bytes:
     """All that the command line does with a record; what ``--json`` would write."""
-    result = runs.judged(record.load(file), file.parent)
+    result = results.judged(record.load(file), file.parent)
     told = story(result, full=True)
     assert told.splitlines()[-1].startswith("replay it: ")
     return msgspec.json.encode([row(result), result.verdict.to_json()])

@@ -15,8 +15,9 @@ from testbed.fleet.heartbeat import FarWire
 from testbed.model.errors import EnvironmentFault
 from testbed.model.scenario import Scenario, from_object
 from testbed.model.verdict import Outcome
-from testbed.runs import RunStore, execute
 from testbed.sessions import catalog
+from testbed.sessions.execute import execute
+from testbed.sessions.store import RunStore
 from tests.processes import await_true, descendants
 from tests.two_machines import network_of, why_not
 from tests.two_nodes import TwoNodes, fleet_on_two_nodes

@@ -148,7 +148,7 @@ def test_the_line_that_a_ci_page_shows_is_whole(
 
 EVERY_END = """
 import pytest
-from testbed.runs import RunResult
+from testbed.sessions.result import RunResult
 from tests.fake_fleet import scenario
 
 def test_passes(check):

@@ -7,22 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from testbed import runs
 from testbed.model import record
 from testbed.model.errors import BadInput
 from testbed.model.record import RunRecord
 from testbed.model.scenario import Expect
 from testbed.model.verdict import Outcome, Verdict
-from testbed.runs import (
-    RunStore,
-    difference,
-    execute,
-    find_run,
-    find_runs,
-    in_use,
-    prune,
-    taken_from,
-)
+from testbed.sessions import result
+from testbed.sessions import store as kept
+from testbed.sessions.execute import execute
+from testbed.sessions.finding import find_run, find_runs, taken_from
+from testbed.sessions.result import difference
+from testbed.sessions.store import RunStore, in_use, prune
 from tests.fake_fleet import FakeFleet, scenario
 
 VIOLATION = Verdict(Outcome.VIOLATION, "differs", oracle="agreement", step=1, ranks=(2, 3))
@@ -33,7 +28,7 @@ def test_record_and_verdict_lie_in_a_folder_named_after_the_case(tmp_path: Path)
     result = execute(FakeFleet(), scenario(), store)
     assert result.path == store.folder / "runs" / "null-batched-pp2tp2"
     assert record.load(result.path).scenario == scenario()
-    verdict = msgspec.json.decode((result.path / runs.VERDICT_FILE).read_bytes())
+    verdict = msgspec.json.decode((result.path / kept.VERDICT_FILE).read_bytes())
     assert verdict["verdict"] == "ok"
 
 
@@ -46,7 +41,7 @@ def test_the_record_is_on_disk_before_it_is_judged(
         seen.append([file.name for file in tmp_path.glob("latest/runs/*/*")])
         return VIOLATION
 
-    monkeypatch.setattr(runs, "judge", judge)
+    monkeypatch.setattr(result, "judge", judge)
     execute(FakeFleet(), scenario(), RunStore(tmp_path))
     assert seen == [[record.RECORD_FILE]]
 
@@ -62,7 +57,7 @@ def test_latest_points_at_the_newest_session_that_kept_a_run(tmp_path: Path) -> 
     first.claim("case")
     second.claim("case")
     unused.folder.exists()
-    assert (tmp_path / runs.LATEST).resolve() == second.folder
+    assert (tmp_path / kept.LATEST).resolve() == second.folder
 
 
 def test_sessions_of_the_same_second_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -162,7 +157,7 @@ def test_a_session_prunes_as_the_setting_says_and_keeps_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old_sessions(tmp_path, "20250101-000000", "20250102-000000")
-    monkeypatch.setenv(runs.KEEP_VARIABLE, "1")
+    monkeypatch.setenv(kept.KEEP_VARIABLE, "1")
     store = RunStore(tmp_path)
     store.claim("case")
     assert sessions(tmp_path) == [store.folder.name]
@@ -172,10 +167,10 @@ def test_by_default_twenty_stay_and_all_is_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old_sessions(tmp_path, *(f"202501{day:02}-000000" for day in range(1, 31)))
-    monkeypatch.setenv(runs.KEEP_VARIABLE, "all")
+    monkeypatch.setenv(kept.KEEP_VARIABLE, "all")
     RunStore(tmp_path).claim("case")
     assert len(sessions(tmp_path)) == 31
-    monkeypatch.delenv(runs.KEEP_VARIABLE)
+    monkeypatch.delenv(kept.KEEP_VARIABLE)
     RunStore(tmp_path).claim("case")
     assert len(sessions(tmp_path)) == 20
 
@@ -194,13 +189,13 @@ def test_a_session_in_use_is_never_pruned(tmp_path: Path) -> None:
 
 def test_a_session_of_another_process_is_never_pruned(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from testbed.runs import RunStore;"
+        "import sys; from pathlib import Path; from testbed.sessions.store import RunStore;"
         "RunStore(Path(sys.argv[1]), '20250101-000000').claim('case');"
         "print('claimed', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
-        cwd=Path(runs.__file__).parents[1],
+        cwd=Path(kept.__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

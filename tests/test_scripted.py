@@ -7,7 +7,7 @@ from testbed.model.events import Answer, Call, Complete, Enter, Event
 from testbed.model.record import RunRecord
 from testbed.model.scenario import CallSpec
 from testbed.oracles import judge
-from testbed.runs import judged
+from testbed.sessions.result import judged
 from tests.record_builder import Model, changed, inserted, write
 
 WRITE_BACK = CallSpec("write-back", from_step=2, until_step=3, on={"rank": 1})

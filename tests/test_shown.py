@@ -22,7 +22,7 @@ from testbed.model import record
 from testbed.model.errors import EnvironmentFault, one_line, printable
 from testbed.model.events import Begin, Raised
 from testbed.model.record import RunRecord
-from testbed.runs import RunResult, judged
+from testbed.sessions.result import RunResult, judged
 from tests.record_builder import Model, cut, with_rank
 
 # Title of the window, colour, the screen cleared, a line taken back, text from right to left, C1.

@@ -6,7 +6,7 @@ from pathlib import Path
 from reports.story import story
 from testbed.model.events import Begin, Enter, Event, Exit, Fired, Frame, Raised
 from testbed.model.record import RunRecord
-from testbed.runs import judged
+from testbed.sessions.result import judged
 from tests.record_builder import Model, cut, load, with_rank, without, write
 
 TRACEBACK = """Traceback (most recent call last):

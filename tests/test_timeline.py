@@ -15,7 +15,7 @@ from reports.timeline.scene import MAX_BARS, Bar, Scene
 from testbed.analysis.view import Op, View
 from testbed.model.events import Enter, Fired
 from testbed.model.record import RunRecord
-from testbed.runs import RunResult, judged
+from testbed.sessions.result import RunResult, judged
 from tests.record_builder import Model, cut, inserted, load, with_rank, without, write
 from tests.recorded import DATA, deadlock, modelled
 

@@ -12,7 +12,7 @@ from cases.peers.table import SUITE_NAME, Row, measure, suite, table
 from testbed.console import output
 from testbed.console.options import NOT_AS_EXPECTED
 from testbed.fleet import Fleet
-from testbed.runs import DEFAULT_ROOT, RunStore
+from testbed.sessions.store import DEFAULT_ROOT, RunStore
 
 _WORLD = 4
 _ROOT = DEFAULT_ROOT / "peers"

@@ -17,7 +17,9 @@ from testbed.model.scenario import Scenario
 from testbed.model.verdict import Outcome, Verdict
 from testbed.programs.life import BROKEN, RESULT
 from testbed.programs.plan import Break, Plan, scenario_of
-from testbed.runs import RunResult, RunStore, execute_as_it_is
+from testbed.sessions.execute import execute_as_it_is
+from testbed.sessions.result import RunResult
+from testbed.sessions.store import RunStore
 
 SUITE = "cases.peers.programs.torch_suite:"
 SUITE_NAME = "DistributedTest of torch"

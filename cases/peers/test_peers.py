@@ -9,7 +9,7 @@ from cases.peers.catalog import PEERS, Peer
 from cases.peers.host import HERE
 from cases.peers.table import SUITE_NEEDS, lacks, measure, suite
 from testbed.fleet import Fleet
-from testbed.runs import RunStore
+from testbed.sessions.store import RunStore
 
 _SOME = tuple(peer for peer in PEERS if peer.in_tests)
 _SUITE_PART = ("test_all_reduce_sum", "test_send_recv", "test_isend", "test_new_subgroups")

@@ -11,7 +11,8 @@ from reports.timeline import scene, standalone
 from testbed.console import output
 from testbed.model import record
 from testbed.model.errors import BadInput
-from testbed.runs import find_run, judged, taken_from
+from testbed.sessions.finding import find_run, taken_from
+from testbed.sessions.result import judged
 
 
 def main(argv: Sequence[str]) -> int:

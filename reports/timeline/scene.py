@@ -18,7 +18,7 @@ from testbed.model.events import Begin, Block, Complete, Fired, Raised, Sync
 from testbed.model.topology import Topology
 from testbed.model.verdict import Divergence
 from testbed.oracles.endings import signal_name, standstill
-from testbed.runs import RunResult
+from testbed.sessions.result import RunResult
 
 MAX_BARS = 6000
 """More than this makes no picture; steps farthest from the divergence are left out."""

@@ -36,8 +36,9 @@ from testbed.bench.plans import SEPARATOR, AnyPlan, Model, Setting, scenario_of
 from testbed.device import gpus
 from testbed.model.errors import BadInput, EnvironmentFault, brief
 from testbed.model.topology import Topology
-from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunsCases, check_world, shown
 from testbed.sessions import nodes
+from testbed.sessions.execute import DEFAULT_WORLD, RunsCases, check_world
+from testbed.sessions.store import DEFAULT_ROOT, shown
 
 ROOT = DEFAULT_ROOT / "bench"
 JSON_FILE, MARKDOWN_FILE = "bench.json", "bench.md"

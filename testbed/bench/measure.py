@@ -10,8 +10,8 @@ from testbed.fleet import Fleet
 from testbed.model.errors import EnvironmentFault
 from testbed.model.events import Measured
 from testbed.model.topology import Topology
-from testbed.runs import RunsCases
 from testbed.sessions import nodes
+from testbed.sessions.execute import RunsCases
 
 # A probe wakes every host, and so disturbs what is measured.
 _PROBE_S = 2.0

@@ -45,24 +45,12 @@ from testbed.model import record
 from testbed.model import scenario as scenarios
 from testbed.model.errors import EnvironmentFault, naming
 from testbed.model.scenario import Scenario
-from testbed.runs import (
-    DEFAULT_ROOT,
-    DEFAULT_WORLD,
-    RunResult,
-    RunsCases,
-    RunStore,
-    check_world,
-    execute,
-    find_run,
-    find_runs,
-    in_use,
-    judged,
-    prepare,
-    shown,
-    taken_from,
-)
 from testbed.sessions import catalog, nodes
 from testbed.sessions.catalog import Axes
+from testbed.sessions.execute import DEFAULT_WORLD, RunsCases, check_world, execute, prepare
+from testbed.sessions.finding import find_run, find_runs, taken_from
+from testbed.sessions.result import RunResult, judged
+from testbed.sessions.store import DEFAULT_ROOT, RunStore, in_use, shown
 
 _Named = tuple[str, Scenario]
 """A scenario and the file it was read from."""

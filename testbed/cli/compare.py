@@ -28,8 +28,9 @@ from testbed.fleet import MakesFleet
 from testbed.matrix import run as matrix
 from testbed.model.errors import BadInput, brief
 from testbed.model.scenario import Scenario
-from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, RunStore
 from testbed.sessions import catalog
+from testbed.sessions.execute import DEFAULT_WORLD
+from testbed.sessions.store import DEFAULT_ROOT, RunStore
 
 DOES = "compare two subjects under the same scenarios: verdicts, sync operations a step"
 

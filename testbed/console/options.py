@@ -4,7 +4,7 @@ import argparse
 import shutil
 from typing import NoReturn, TextIO
 
-from testbed.runs import DEFAULT_WORLD
+from testbed.sessions.execute import DEFAULT_WORLD
 
 AS_EXPECTED, NOT_AS_EXPECTED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 TERMINATED = 143

@@ -17,7 +17,7 @@ import msgspec
 from testbed.model.errors import BadInput
 from testbed.model.scenario import Expect, explained
 from testbed.model.verdict import Outcome
-from testbed.runs import told
+from testbed.sessions.result import told
 
 
 def exactly(verdict: Outcome, oracle: str | None, step: int | None, ranks: Sequence[int]) -> Expect:

@@ -12,8 +12,10 @@ from testbed import subjects
 from testbed.fleet import LastingFleet
 from testbed.model.errors import BadInput, EnvironmentFault
 from testbed.model.scenario import Scenario
-from testbed.runs import RunResult, RunStore, execute, prepare
 from testbed.sessions import catalog
+from testbed.sessions.execute import execute, prepare
+from testbed.sessions.result import RunResult
+from testbed.sessions.store import RunStore
 from testbed.subjects.bad_code import BadCode
 from testbed.subjects.sglang import Unliftable
 

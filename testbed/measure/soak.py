@@ -34,7 +34,8 @@ from testbed.model.scenario import Scenario, Sidecar, from_object, to_object
 from testbed.model.topology import Topology
 from testbed.model.verdict import Outcome, Verdict
 from testbed.oracles import judge
-from testbed.runs import DEFAULT_ROOT, DEFAULT_WORLD, check_world, prepare
+from testbed.sessions.execute import DEFAULT_WORLD, check_world, prepare
+from testbed.sessions.store import DEFAULT_ROOT
 
 SOUND = ("batched", "separate", "fused", "deferred")
 

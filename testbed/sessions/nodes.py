@@ -8,7 +8,8 @@ from typing import Any
 from testbed.fleet import Fleet, LastingFleet, Meeting
 from testbed.fleet.fleet_file import HOSTS, check_place
 from testbed.model.errors import BadInput, EnvironmentFault
-from testbed.runs import DEFAULT_ROOT, RunsCases
+from testbed.sessions.execute import RunsCases
+from testbed.sessions.store import DEFAULT_ROOT
 
 DEFAULT_FILE = DEFAULT_ROOT / "fleet.json"
 

@@ -9,7 +9,8 @@ from testbed.model.errors import EnvironmentFault
 from testbed.model.scenario import Scenario
 from testbed.model.topology import Topology
 from testbed.model.verdict import Outcome
-from testbed.runs import RunsCases, RunStore, execute
+from testbed.sessions.execute import RunsCases, execute
+from testbed.sessions.store import RunStore
 
 _FAULTS: dict[Kind, dict[str, Any]] = {
     Kind.CRASH: {"kind": "kill", "signal": "SIGKILL", "when": "begin"},
