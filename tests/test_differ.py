@@ -56,7 +56,9 @@ def test_of_ranks_that_differ_in_one_step_the_one_whose_operation_came_first_is_
 def test_an_operation_is_told_whole() -> None:
     other = changed(SOUND, 1, Enter, 1, lambda event: event._replace(reduce_op="MAX"), nth=1)
     lines = told(SOUND, other)
-    assert lines[1] == ("  A: all_reduce #1 of tp[pp0], MIN, int32 x 2, put 1,0, got 1,0 (reduce)")
+    assert lines[1] == (
+        "  A: all_reduce #1 of tp[pp0], MIN, int32 x 2, put 1,0, got 1,0 (check>agree>reduce)"
+    )
     assert lines[2].startswith("  B: all_reduce #1 of tp[pp0], MAX, ")
 
 

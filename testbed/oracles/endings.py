@@ -169,10 +169,14 @@ def _deadlock(view: View) -> Ending:
         return _hang(view)._replace(outcome=Outcome.DEADLOCK)
     depth = depths(view)
 
-    def order(wait: Wait) -> tuple[int, int, int]:
+    def order(wait: Wait) -> tuple[int, int, int, int]:
         op = _awaited(view, wait)
-        deep = depth.get((channel(op), op.enter.ordinal), 0) if op is not None else 0
-        return op.step if op is not None else wait.step, deep, wait.rank
+        if op is None:
+            return wait.step, 0, 0, wait.rank
+        # Who is missing in the wider operation stands in the narrower one, and so says why; who is
+        # missing in the narrower one has gone on to the wider one, past the place.
+        wide = 2 if op.is_message else len(view.members(op.enter.group))
+        return op.step, wide, depth.get((channel(op), op.enter.ordinal), 0), wait.rank
 
     first = min(proof.cycle, key=order)
     notes = tuple(f"{wait}: stuck behind" for wait in proof.behind)
@@ -298,15 +302,21 @@ def _hung(view: View, waiting: list[RankView], ranks: tuple[int, ...], told: _To
 
 
 def _pending(view: View, outside: list[RankView]) -> list[tuple[Op, list[int]]]:
-    """Collectives in flight that some members never entered, begun by ranks that stand outside any
-    recorded operation: they may wait for those where the recorder does not see it.
+    """Operations that ranks outside any recorded operation of their main thread may wait for where
+    the recorder does not see it: what another of their threads stands in, waiting for ranks that
+    cannot come by themselves, and collectives in flight. Each with the ranks that left it out.
     """
-    found = [
-        (op, missing)
-        for rank in outside
-        if rank.standing is None
-        for op, missing in standing.in_flight(view, rank)
+    unseen = [rank for rank in outside if rank.standing is None]
+    running = {rank.rank for rank in unseen if not rank.standing_threads}
+    in_threads = [
+        (at, list(wait.waits_for))
+        for rank in unseen
+        for thread, at in sorted(rank.standing_threads.items())
+        if isinstance(at, Op) and (wait := view.waits.get((rank.rank, thread))) is not None
+        if wait.waits_for and not running.intersection(wait.waits_for)
     ]
+    in_flight = [each for rank in unseen for each in standing.in_flight(view, rank)]
+    found = in_threads or in_flight
     return sorted(found, key=lambda one: (one[0].step, one[0].enter.ordinal))
 
 
@@ -321,9 +331,9 @@ def _hung_in_flight(
 
 def _at_place(view: View, op: Op, ranks: tuple[int, ...]) -> dict[int, str]:
     """What the members did about an operation that these ranks, or some of them, left out."""
-    if not op.is_collective:
-        return {}
     told: dict[int, str] = {}
+    if op.is_message:
+        return {rank: _left_out(view, rank, op) for rank in ranks if rank != op.rank}
     for member in view.members(op.enter.group):
         rank = view.ranks.get(member)
         if rank is not None and standing.entered(view, member, op) is not None:

@@ -23,7 +23,7 @@ def in_flight(view: View, rank: RankView) -> Iterator[tuple[Op, list[int]]]:
     """
     over = {op.way for op in rank.ops if op.is_wait and op.returned is not None}
     for op in rank.ops:
-        if not (op.is_collective and op.work) or op.way in over or op.way in rank.settled:
+        if not op.is_collective or op.way in over or op.way in rank.settled:
             continue
         missing = [
             member
