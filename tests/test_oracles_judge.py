@@ -262,9 +262,9 @@ def test_a_hang_is_no_crash_though_ranks_raise_while_they_are_being_stopped() ->
 
     assert (verdict.outcome, verdict.ranks) == (Outcome.HANG, (0,))
     assert verdict.summary == (
-        "rank 0 made no send #2 of pp[tp0] 0->1 tag 77; is not inside a recorded operation, step 2, "
-        "its last operation was isend #1 of pp[tp0] 0->1 tag 77 (check>agree>pass_down), step 1; "
-        "behind: rank 1"
+        "rank 0 made no send #2 of pp[tp0] 0->1 tag 77; is not inside a recorded operation, "
+        "step 2, its last operation was isend #1 of pp[tp0] 0->1 tag 77 "
+        "(check>agree>pass_down), step 1; behind: rank 1"
     )
     assert verdict.first_divergence is not None
     assert verdict.first_divergence.did["1"] == (
