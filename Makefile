@@ -84,7 +84,7 @@ test-bugs: $(READY) ## every planted bug under its scenarios: the table of what 
 	tests=$$?; $(PY) -m reports.sensitivity $(BUGS_OUT)/latest && exit $$tests
 
 test-peers: $(READY) $(PEERS)/.ready ## programs that nobody here wrote, sound and broken: is each named right
-	PYTHONPATH=$(PEERS) $(PY) -m cases.peers $(K)
+	PYTHONPATH=$(PEERS) $(PY) -m cases.peers $(if $(strip $(K)),'$(K)')
 
 matrix: $(READY) ## every cached SGLang release under the scenarios with a published report
 	$(PY) -m testbed matrix --world $(WORLD) $(call option,--subjects,$(SUBJECT)) \

@@ -122,14 +122,15 @@ def _messages() -> Iterator[Peer]:
         ),
         in_tests=True,
     )
-    # The worker waits for its answer; rank 0 waits for a result from anybody.
+    # The worker waits for its answer; rank 0 waits for a result from anybody. Whom rank 0 answers
+    # first is up to the moment.
     yield Peer(
         "receives from anybody",
         "messages:from_anybody",
         3,
         broken=(
             Broken(SEND_DROPPED, 1, ("any->0",), (Break("skip", 1, "send", 2),)),
-            dtype(0, 1, 0, "send"),
+            dtype(1, 0, 0, "send"),
         ),
         in_tests=True,
     )
@@ -357,6 +358,25 @@ def _training() -> Iterator[Peer]:
     )
 
 
+def _parts() -> Iterator[Peer]:
+    for name, function, ranks, broken in (
+        ("DDP with hooks of its own", "ddp_hooks", 3, ()),
+        ("DDP with unused parameters", "ddp_unused", 3, ()),
+        ("ZeRO optimizer", "zero", 3, (skipped(1, "broadcast", 1),)),
+        ("the first FSDP", "fsdp_first", 2, (skipped(1, "all_gather", 1),)),
+        ("FSDP2 over a mesh", "hybrid", 4, (skipped(2, "reduce_scatter_tensor"),)),
+        ("a pipeline of DDP", "pipeline_of_ddp", 4, ()),
+        ("collectives with gradients", "gradients_through", 3, (skipped(1, "all_reduce"),)),
+        ("distributed checkpoints", "checkpoints", 2, (skipped(1, "scatter_object_list"),)),
+        ("models averaged now and then", "averaged", 3, (skipped(2, "all_reduce", 1),)),
+        ("a time limit that runs out", "limits", 3, (skipped(2, "monitored_barrier"),)),
+        ("no goodbye", "no_goodbye", 3, (send_dropped(0, 1, 0, "send"),)),
+        ("the world made again", "world_again", 3, (skipped(1, "all_reduce", 1),)),
+        ("refused calls", "caught", 3, (skipped(1, "all_reduce", 1),)),
+    ):
+        yield Peer(name, f"torch_parts:{function}", ranks, broken=broken)
+
+
 def _threads() -> Iterator[Peer]:
     yield Peer(
         "threads with groups of their own",
@@ -394,6 +414,7 @@ PEERS: tuple[Peer, ...] = (
     *_collectives(),
     *_pipelines(),
     *_training(),
+    *_parts(),
     *_threads(),
     *_libraries(),
 )

@@ -26,6 +26,7 @@ SUITE_NAME = "DistributedTest of torch"
 SUITE_NEEDS = "expecttest"
 SUITE_RANKS = 3
 _DEADLINE_MS = 10_000
+_BROKEN_DEADLINE_MS = 6_000
 _TOLD_KEPT = 150
 _SUITE_DEADLINE_MS = 20_000
 _SEEN = (Outcome.VIOLATION, Outcome.DEADLOCK, Outcome.CRASH, Outcome.HANG)
@@ -78,7 +79,8 @@ def _sound(peer: Peer, fleet: Fleet, store: RunStore) -> Row:
 
 def _damaged(peer: Peer, broken: Broken, fleet: Fleet, store: RunStore) -> Row:
     plan = Plan(args={**peer.args, **broken.args}, breaks=list(broken.breaks))
-    result = _run(fleet, store, _scenario(peer, plan, broken.what))
+    scenario = _scenario(peer, plan, broken.what, _BROKEN_DEADLINE_MS)
+    result = _run(fleet, store, scenario)
     verdict = result.verdict
     wrong = ""
     if broken.breaks and not took_effect(result.record):
