@@ -46,7 +46,8 @@ def test_a_full_standard_output_is_one_line_and_3(program: list[str]) -> None:
 
 
 def test_a_reader_that_has_left_ends_a_hunt_without_a_word() -> None:
-    source = "from testbed.measure import soak; soak.hunt = lambda *_: soak.Hunt('s', 1, 0.0, None, None)"
+    source = "from testbed.measure import soak; "
+    source += "soak.hunt = lambda *_: soak.Hunt('s', 1, 0.0, None, None)"
     source += "; import sys; from tests.fake_fleet import FakeFleet; soak.Fleet = FakeFleet"
     source += "; sys.exit(soak.main(['--subject', 'batched,fused']))"
     reader, writer = os.pipe()

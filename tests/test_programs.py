@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from cases.peers.table import results, took_effect
-from testbed.errors import BadInput
+from testbed.fleet import Fleet
+from testbed.model.errors import BadInput
+from testbed.model.events import Enter
+from testbed.model.record import RunRecord
+from testbed.model.verdict import Outcome
 from testbed.oracles import judge
 from testbed.programs import HOSTS
 from testbed.programs.plan import Break, Plan, parts_of, plan_of, scenario_of
-from testbed.record import RunRecord
-from testbed.trace.events import Enter
-from testbed.verdict import Outcome
-from testbed.world import Fleet
 
 ROOM = "tests.programs:"
 
