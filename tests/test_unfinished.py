@@ -63,7 +63,7 @@ def test_where_an_exception_came_out_or_a_rank_was_cut_short_nothing_is_said(
 
 def test_a_wait_whose_time_ran_out_and_was_caught_leaves_nothing_unsaid() -> None:
     posted = (Enter(1, 0, "irecv", *TAKEN), Exit(1, 0, [], 0, True))
-    waited = Enter(1, 0, "wait_irecv", *TAKEN, 0, True)
+    waited = Enter(1, 0, "wait_irecv", *TAKEN)._replace(timed=True)
 
     assert found(run((), (*posted, waited, Left(1, 0, "RuntimeError")))) == []
     assert found(run((), (*posted, waited, Exit(1, 0, [])))) != []
