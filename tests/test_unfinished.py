@@ -61,6 +61,13 @@ def test_where_an_exception_came_out_or_a_rank_was_cut_short_nothing_is_said(
     assert found(record) == []
 
 
+def test_a_receive_whose_wait_was_given_up_is_sound() -> None:
+    posted = (Enter(1, 0, "irecv", *TAKEN), Exit(1, 0, [], 0, True))
+    given_up = (Enter(1, 0, "wait_irecv", *TAKEN), Left(1, 0, "RuntimeError"))
+
+    assert found(run((), (*posted, *given_up))) == []
+
+
 def test_a_receive_left_out_in_the_middle_is_told_where_the_ends_came_apart() -> None:
     """Every later receive takes the message before the one that was meant."""
 

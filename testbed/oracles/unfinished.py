@@ -79,8 +79,9 @@ def _unmatched(view: View, oracle: str, pipe: Pipe, ends: Ends) -> Iterator[Find
     ranks = [view.ranks.get(rank) for rank in (pipe.src, pipe.dst)]
     if not ends.whole or any(rank is None or rank.final is None for rank in ranks):
         return
-    parts = (*ends.sends.values(), *ends.recvs.values())
-    if len(ends.sends) == len(ends.recvs) or any(op.left for op in parts):
+    parts = {(op.rank, op.way) for op in (*ends.sends.values(), *ends.recvs.values())}
+    given_up = {(op.rank, op.way) for rank in ranks if rank for op in rank.ops if op.left}
+    if len(ends.sends) == len(ends.recvs) or parts & given_up:
         return
     sends = [op for _, op in sorted(ends.sends.items())]
     recvs = [op for _, op in sorted(ends.recvs.items())]
