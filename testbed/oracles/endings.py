@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from testbed.oracles import standing
 from testbed.oracles.causal import channel, depths
+from testbed.oracles.pairing import SAME_SITE
 from testbed.oracles.sides import named, singled_out
 from testbed.oracles.view import Op, RankView, View
 from testbed.topology import told_tag
@@ -171,15 +172,19 @@ def _deadlock(view: View) -> Ending:
     nodes = [(wait.rank, wait.thread) for wait in proof.cycle]
     holder = dict(zip(nodes, (*proof.cycle[1:], proof.cycle[0]), strict=True))
 
+    in_step = view.record.promises.get(SAME_SITE) is True  # then logical time says what was first
+
     def order(wait: Wait) -> tuple[int, int, int, int, int]:
         op = _awaited(view, wait)
         if op is None:
             return wait.step, 0, 0, 0, wait.rank
+        deep = depth.get((channel(op), op.enter.ordinal), 0)
+        if in_step:
+            return op.step, 0, 0, deep, wait.rank
         # Who is missing in the wider operation stands in the narrower one, and so says why; who is
         # missing in the narrower one has gone on to the wider one, past the place.
         past = -_width(view, _awaited(view, holder[wait.rank, wait.thread]))
-        place = channel(op), op.enter.ordinal
-        return op.step, _width(view, op), past, depth.get(place, 0), wait.rank
+        return op.step, _width(view, op), past, deep, wait.rank
 
     first = min(proof.cycle, key=order)
     notes = tuple(f"{wait}: stuck behind" for wait in proof.behind)
