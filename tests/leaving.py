@@ -49,6 +49,14 @@ def stopped_child(*rank: Any) -> MinimalSubject:
     return _sound(*rank)
 
 
+def straying_child(*rank: Any) -> MinimalSubject:
+    """It goes on in the rank's own loop and raises there, before its rank has gone on."""
+    if os.fork() == 0:
+        raise SystemExit(0)
+    os.wait()
+    return _sound(*rank)
+
+
 def _leave(*, session: bool) -> int:
     came, comes = os.pipe()
     pid = os.fork()

@@ -3,6 +3,7 @@ the place in it, exit status 2, whichever command meets it.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,13 @@ WRONG = {
     "odd": (b"class Odd(BaseException): ...\nraise Odd('x')\n", "Odd: x", 2),
     "leaves": (b"import sys\nsys.exit(0)\n", "it ends the program, by sys.exit(0)", 2),
     "quits": (b"raise SystemExit\n", "it ends the program, by sys.exit(None)", 1),
+    "exits": (b"import os\nos._exit(0)\n", "it ends the program, by os._exit(0)", 2),
+    "interrupts": (b"raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),
+    "mute": (
+        b"class Mute(Exception):\n    def __str__(self): raise self\nraise Mute\n",
+        "Mute: <exception str() failed>",
+        3,
+    ),
     "misses": (b"\nimport no_such_module\n", "No module named 'no_such_module'", 2),
     "deep": (b"import json\njson.loads('{')\n", "JSONDecodeError: ", 2),
 }
@@ -99,6 +107,7 @@ def test_a_checkout_that_is_no_python_is_told_with_the_place(tmp_path: Path, kin
     [
         (b"1 / 0", "ZeroDivisionError: division by zero"),
         (b"__import__('sys').exit(0)", "it ends the program, by sys.exit(0)"),
+        (b"__import__('os')._exit(0)", "it ends the program, by os._exit(0)"),
     ],
 )
 def test_a_checkout_whose_code_fails_as_it_is_lifted_is_told_with_the_line(
@@ -115,7 +124,24 @@ def test_a_checkout_whose_code_fails_as_it_is_lifted_is_told_with_the_line(
     assert f"{folder}/sglang/srt/{HIRADIX}:{line}: {says}" in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["syntax", "leaves", "raises"])
+def test_ctrl_c_while_code_is_loaded_is_the_users_and_what_it_kept_of_os_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "long.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    usual, leave = signal.getsignal(signal.SIGINT), os._exit
+    with pytest.raises(KeyboardInterrupt):
+        subjects.check("long:make")
+    (tmp_path / "keeps.py").write_bytes(b"from os import _exit\n" + SOUND)
+    subjects.check("keeps:make")
+    assert (signal.getsignal(signal.SIGINT), os._exit) == (usual, leave)
+    child = os.fork()
+    if child == 0:
+        sys.modules["keeps"]._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.parametrize("kind", ["syntax", "leaves", "raises", "exits"])
 @pytest.mark.parametrize(
     "command",
     [

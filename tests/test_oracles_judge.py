@@ -583,3 +583,26 @@ def test_a_deadlock_began_at_the_receive_left_out_not_at_the_wait_for_its_send()
     assert first.minority == (1,)
     assert first.did["1"].startswith("made no receive #0 of pp[tp0] 0->1 tag 77")
     assert first.did["0"].startswith("made its isend #0 of pp[tp0] 0->1 tag 77")
+
+
+def test_a_deadlock_began_where_a_rank_has_gone_on_not_at_who_waits_for_the_waiting() -> None:
+    """0 waits for 1, 1 for a message of 2, and 2 has gone on to a collective of all."""
+    record = replace(Model("pp3tp1").record(), promises={})
+    for rank in range(3):
+        record = without(record, rank, lambda one: isinstance(one, Enter | Exit))
+        record = stopped_at(record, rank, 0)
+    back: tuple[Any, ...] = (7, "", "float32", 8, [], "loop>recv_backward")
+    last = (
+        Enter(0, 0, "recv", "world", 0, 1, *back),
+        Enter(0, 0, "recv", "world", 0, 2, *back),
+        Enter(0, 0, "all_reduce", "world", 0, -1, -1, "SUM", "float32", 8, [], "loop>reduce"),
+    )
+    for rank, event in enumerate(last):
+        events = (*record.ranks[rank].events, event)
+        record = with_rank(record, rank, events=events)
+
+    first = judge(replace(record, ended="deadlock")).first_divergence
+
+    assert first is not None
+    assert (first.channel, first.ordinal) == ("world 2->1 tag 7", 0)
+    assert first.did["2"].startswith("made no send #0 of world 2->1 tag 7")

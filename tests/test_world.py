@@ -291,6 +291,17 @@ def test_what_a_rank_leaves_behind_is_ended_and_told(
         assert [rank.left for rank in record.ranks] == [1] * ranks
 
 
+def test_what_a_rank_forks_neither_writes_its_record_nor_speaks_to_the_host(
+    left: tuple[Fleet, Path],
+) -> None:
+    fleet, _ = left
+    record = fleet.run(scenario(subject="tests.leaving:straying_child"))
+    assert [rank.exit for rank in record.ranks] == ["done"] * len(record.ranks)
+    assert not any(isinstance(event, Raised) for rank in record.ranks for event in rank.events)
+    assert all("SystemExit: 0" in rank.output for rank in record.ranks)
+    assert judge(record).outcome is Outcome.OK
+
+
 @pytest.mark.parametrize(
     "victim", ["testbed.fleet.fork_server", "launchers.torchrun", "controller"]
 )

@@ -195,11 +195,11 @@ class Host:
                 self._wire.close()
                 ours.close()
                 theirs_keys = keys[1] if keys else None
-                self._run_rank(
-                    RankSeat(
-                        scenario, rank, order.case, order.store, theirs_keys, log, theirs, stack_fd
-                    )
+                seat = RankSeat(
+                    scenario, rank, order.case, order.store, theirs_keys, log, theirs, stack_fd
                 )
+                os.register_at_fork(after_in_child=seat.part)
+                self._run_rank(seat)
             except BaseException:  # noqa: BLE001 -- told; what follows is the host's life
                 traceback.print_exc()
                 theirs.sendall(TROUBLE)

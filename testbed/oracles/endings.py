@@ -11,10 +11,11 @@ from testbed.analysis import standing
 from testbed.analysis.logical_time import channel, depths
 from testbed.analysis.sides import named, singled_out
 from testbed.analysis.view import Op, RankView, View
-from testbed.analysis.wait_graph import Deadlock, Wait, prove
+from testbed.analysis.wait_graph import Deadlock, Wait, awaited_op, prove
 from testbed.model.events import Block, Raised, Sync
 from testbed.model.topology import told_tag
 from testbed.model.verdict import Divergence, Outcome
+from testbed.oracles.pairing import SAME_SITE
 
 # What a broken connection says: the peer left, and this is its echo.
 _ECHOES = (
@@ -168,21 +169,35 @@ def _deadlock(view: View) -> Ending:
         # The controller proved it on the ranks as they were; a record cut later may say less.
         return _hang(view)._replace(outcome=Outcome.DEADLOCK)
     depth = depths(view)
+    nodes = [(wait.rank, wait.thread) for wait in proof.cycle]
+    holder = dict(zip(nodes, (*proof.cycle[1:], proof.cycle[0]), strict=True))
 
-    def order(wait: Wait) -> tuple[int, int, int, int]:
+    in_step = view.record.promises.get(SAME_SITE) is True  # then logical time says what was first
+
+    def order(wait: Wait) -> tuple[int, int, int, int, int]:
         op = _awaited(view, wait)
         if op is None:
-            return wait.step, 0, 0, wait.rank
+            return wait.step, 0, 0, 0, wait.rank
+        deep = depth.get((channel(op), op.enter.ordinal), 0)
+        if in_step:
+            return op.step, 0, 0, deep, wait.rank
         # Who is missing in the wider operation stands in the narrower one, and so says why; who is
         # missing in the narrower one has gone on to the wider one, past the place.
-        wide = 2 if op.is_message else len(view.members(op.enter.group))
-        return op.step, wide, depth.get((channel(op), op.enter.ordinal), 0), wait.rank
+        past = -_width(view, _awaited(view, holder[wait.rank, wait.thread]))
+        return op.step, _width(view, op), past, deep, wait.rank
 
     first = min(proof.cycle, key=order)
     notes = tuple(f"{wait}: stuck behind" for wait in proof.behind)
     divergence = _meeting(view, first, proof)
     step, told = divergence.step, proof.told()
     return Ending(Outcome.DEADLOCK, step, proof.ranks, told, divergence, notes, first.step)
+
+
+def _width(view: View, op: Op | None) -> int:
+    """How many ranks take part in an operation; 0 for none."""
+    if op is None:
+        return 0
+    return 2 if op.is_message else len(view.members(op.enter.group))
 
 
 def _awaited(view: View, wait: Wait) -> Op | None:
@@ -241,7 +256,8 @@ def _left_out(view: View, absent: int, op: Op) -> str:
     if rank is None:
         return "does not exist"
     other = {"send": "receive", "isend": "receive", "recv": "send", "irecv": "send"}
-    kind = other.get(op.enter.op, op.enter.op)
+    entered = awaited_op(op.enter.op)
+    kind = other.get(entered, entered)
     where = f"{kind} #{op.enter.ordinal} of {channel(op)}"
     told = f"{standing.told(view, rank)}{_instead(op, rank)}"
     inside = rank.standing is not None

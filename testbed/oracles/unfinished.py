@@ -79,7 +79,10 @@ def _unmatched(view: View, oracle: str, pipe: Pipe, ends: Ends) -> Iterator[Find
     ranks = [view.ranks.get(rank) for rank in (pipe.src, pipe.dst)]
     if not ends.whole or any(rank is None or rank.final is None for rank in ranks):
         return
-    if len(ends.sends) == len(ends.recvs) or _broken_off(ends, [rank for rank in ranks if rank]):
+    # As when the time limit of a wait ran out: the program was told that nothing came.
+    parts = {(op.rank, op.way) for op in (*ends.sends.values(), *ends.recvs.values())}
+    given_up = {(op.rank, op.way) for rank in ranks if rank for op in rank.ops if op.left}
+    if len(ends.sends) == len(ends.recvs) or parts & given_up:
         return
     sends = [op for _, op in sorted(ends.sends.items())]
     recvs = [op for _, op in sorted(ends.recvs.items())]
@@ -108,15 +111,6 @@ def _unmatched(view: View, oracle: str, pipe: Pipe, ends: Ends) -> Iterator[Find
     yield Finding(
         oracle, Outcome.VIOLATION, step, ranks_named, f"{pipe}: {what}; {told}", divergence
     )
-
-
-def _broken_off(ends: Ends, ranks: Iterable[RankView]) -> bool:
-    """Whether an exception came out of a message of the pipe, or out of a wait for one, as when its
-    time limit ran out: then the program was told, and what is left over is no secret.
-    """
-    parts = (*ends.sends.values(), *ends.recvs.values())
-    given_up = {(op.rank, op.way) for rank in ranks for op in rank.ops if op.is_wait and op.left}
-    return any(op.left or (op.rank, op.way) in given_up for op in parts)
 
 
 def _which(op: Op, own: bool, place: int) -> str:

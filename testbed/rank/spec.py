@@ -2,6 +2,7 @@
 link.
 """
 
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,17 @@ class RankSeat:
     log: SharedLog
     link: socket.socket
     stack_fd: int
+
+    def part(self) -> None:
+        """In a process that the rank has forked: it neither writes the rank's record nor speaks to
+        the host in the rank's place.
+        """
+        self.log.part()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for connection in (self.link, self.keys):
+            if connection is not None:
+                os.dup2(nowhere, connection.fileno())
+        os.close(nowhere)
 
 
 RunRank = Callable[[RankSeat], NoReturn]

@@ -29,16 +29,25 @@ class SharedLog:
     """
 
     def __init__(self, capacity: int, reserve: int = 0) -> None:
+        self.capacity = capacity
+        self._limit = capacity - reserve
+        self._last_thread = 0
+        self._begin()
+
+    def _begin(self) -> None:
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        self._map = mmap.mmap(-1, capacity, flags=flags)
+        self._map = mmap.mmap(-1, self.capacity, flags=flags)
         self._words = memoryview(self._map)[: _HEADER.size].cast("Q")
         self._end = _HEADER.size
         self._words[_COMMITTED] = self._end
-        self._limit = capacity - reserve
-        self._last_thread = 0
-        self.capacity = capacity
         self._blocked = 0
         self._lock = threading.Lock()
+
+    def part(self) -> None:
+        """In a process that the rank has forked: what it appends goes to a log of its own, which
+        nobody reads. Two processes would write over each other's entries.
+        """
+        self._begin()
 
     def append(self, payload: bytes, blocking: int = 0) -> int:
         """Commit one entry; returns its place, 0 if the log is full and the entry was dropped. Safe

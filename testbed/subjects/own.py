@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from testbed.model.errors import BadInput, brief
+from testbed.model.errors import BadInput, Terminated, brief
 from testbed.recorder.ownership import claim_class, claim_package
 from testbed.subjects import bad_code
 from testbed.subjects.base import Subject
@@ -36,9 +36,10 @@ def find(name: str) -> Makes:
     """
     module_name, _, attribute = name.partition(":")
     try:
-        module = importlib.import_module(module_name)
-        made: Any = getattr(module, attribute, None)
-    except KeyboardInterrupt:
+        with bad_code.loading():
+            module = importlib.import_module(module_name)
+            made: Any = getattr(module, attribute, None)
+    except (bad_code.Interrupted, Terminated):
         raise
     except BaseException as error:  # whatever the module's own code raises, SystemExit too
         told = bad_code.told(error, _is_theirs) or _told_of_file(error, module_name)

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from testbed.cache import KVCache, TransferController
-from testbed.model.errors import BadInput, EnvironmentFault
+from testbed.model.errors import BadInput, EnvironmentFault, Terminated
 from testbed.model.scenario import Call, Scenario
 from testbed.protocols import Groups
 from testbed.subjects import bad_code
@@ -179,10 +179,11 @@ def lifted(name: str) -> Lifted:
     parsed = names.parse(name)
     source = _source(parsed)
     try:
-        return lift(source, _KINDS[parsed.cache].cache)
+        with bad_code.loading():
+            return lift(source, _KINDS[parsed.cache].cache)
     except LiftError as error:
         raise Unliftable(f"subject {name} cannot be lifted, choose another: {error}") from error
-    except (BadInput, EnvironmentFault, KeyboardInterrupt):
+    except (BadInput, EnvironmentFault, bad_code.Interrupted, Terminated):
         raise
     except BaseException as error:  # whatever the source's own code raises, SystemExit too
         told = bad_code.told(error, lambda file: file.startswith(source.told("")))
