@@ -42,6 +42,10 @@ from testbed.fleet import Fleet
 with Fleet(2) as fleet:
     fleet.run(from_object(json.loads(sys.argv[1]), "test"))
 """
+HARNESS = """
+from testbed.measure.harness.torchrun import OneTorchrun
+OneTorchrun(2).null_ms(1)
+"""
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
@@ -93,6 +97,18 @@ def test_a_fleet_listens_on_loopback_only() -> None:
         await_true(ranks_are_there)
         for _ in range(20):
             ranks_are_there()
+    assert seen == {"127.0.0.1"}
+
+
+def test_a_launch_that_a_fleet_is_measured_against_listens_on_loopback_only() -> None:
+    seen: set[str] = set()
+    with two_machines() as (machine, _):
+        with machine.inside():
+            launch = subprocess.Popen([sys.executable, "-c", HARNESS], cwd=ROOT)
+        while launch.poll() is None:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                seen |= listening(launch.pid)
+    assert launch.returncode == 0
     assert seen == {"127.0.0.1"}
 
 

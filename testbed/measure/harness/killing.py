@@ -8,8 +8,13 @@ from collections.abc import Sequence
 
 
 def environment() -> dict[str, str]:
-    """One thread a process, as everywhere here."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    """One thread a process, as everywhere here, and nothing that listens beyond loopback."""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
 
 
 def end_all(process: subprocess.Popen[str]) -> None:

@@ -2,10 +2,19 @@
 
 import os
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import torch.distributed as dist
 
+<<<<<<< HEAD:testbed/measure/harness/torchrun.py
+=======
+from launchers.torchrun import torchrun_command
+from testbed.measure.harness.case import Kind, play
+from testbed.measure.harness.contender import NO_VERDICT, Ended, ended
+from testbed.measure.harness.killing import run_for
+>>>>>>> main:testbed/bench/harness/torchrun.py
 from testbed.death import die_with_parent
 from testbed.measure.harness.case import Kind, play
 from testbed.measure.harness.contender import NO_VERDICT, Ended, ended
@@ -40,10 +49,20 @@ class OneTorchrun:
         return self._launch(kind, patience_s), self._launch(Kind.NULL, _LAUNCH_LIMIT_S)
 
     def _launch(self, kind: Kind, limit_s: float) -> Ended:
+<<<<<<< HEAD:testbed/measure/harness/torchrun.py
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         worker = ["--nproc-per-node", str(self._world), "-m", "testbed.measure.harness.torchrun"]
+=======
+        with tempfile.TemporaryDirectory(prefix="testbed-harness-") as folder:
+            return self._launch_in(Path(folder), kind, limit_s)
+
+    def _launch_in(self, folder: Path, kind: Kind, limit_s: float) -> Ended:
+        # Not ``--standalone``, which is open to the network: it and the ranks meet in files.
+        program = ["-m", "testbed.measure.harness.torchrun", kind.value, str(folder / "ranks")]
+        command = torchrun_command(self._world, program, folder)
+>>>>>>> main:testbed/bench/harness/torchrun.py
         began = time.monotonic()
-        run = run_for([*launcher, *worker, kind.value], limit_s)
+        run = run_for(command, limit_s)
         if run is None:
             return NO_VERDICT
         ms = (time.monotonic() - began) * 1e3
@@ -62,7 +81,10 @@ def _one_line(root: str) -> str:
 def main() -> None:
     """One rank, as torchrun starts it: in a session of its own, which a kill of ours misses."""
     die_with_parent(os.getppid())
-    dist.init_process_group("gloo")
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(
+        "gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=world
+    )
     play(Kind(sys.argv[1]))
     dist.destroy_process_group()
 
