@@ -8,13 +8,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-<<<<<<< HEAD:testbed/measure/harness/torchrun.py
-=======
 from launchers.torchrun import torchrun_command
-from testbed.measure.harness.case import Kind, play
-from testbed.measure.harness.contender import NO_VERDICT, Ended, ended
-from testbed.measure.harness.killing import run_for
->>>>>>> main:testbed/bench/harness/torchrun.py
 from testbed.death import die_with_parent
 from testbed.measure.harness.case import Kind, play
 from testbed.measure.harness.contender import NO_VERDICT, Ended, ended
@@ -49,10 +43,6 @@ class OneTorchrun:
         return self._launch(kind, patience_s), self._launch(Kind.NULL, _LAUNCH_LIMIT_S)
 
     def _launch(self, kind: Kind, limit_s: float) -> Ended:
-<<<<<<< HEAD:testbed/measure/harness/torchrun.py
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        worker = ["--nproc-per-node", str(self._world), "-m", "testbed.measure.harness.torchrun"]
-=======
         with tempfile.TemporaryDirectory(prefix="testbed-harness-") as folder:
             return self._launch_in(Path(folder), kind, limit_s)
 
@@ -60,7 +50,6 @@ class OneTorchrun:
         # Not ``--standalone``, which is open to the network: it and the ranks meet in files.
         program = ["-m", "testbed.measure.harness.torchrun", kind.value, str(folder / "ranks")]
         command = torchrun_command(self._world, program, folder)
->>>>>>> main:testbed/bench/harness/torchrun.py
         began = time.monotonic()
         run = run_for(command, limit_s)
         if run is None:
