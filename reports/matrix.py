@@ -115,7 +115,7 @@ def legend(matrix: Matrix) -> str:
 
 def document(matrix: Matrix) -> dict[str, Any]:
     """As plain JSON values, with the mark in each cell."""
-    data: dict[str, Any] = msgspec.to_builtins(matrix)
+    data: dict[str, Any] = all_printable(msgspec.to_builtins(matrix))
     data["cells"] = [{**cell, "mark": mark(cell)} for cell in matrix.cells]
     return data
 

@@ -7,6 +7,7 @@ from tabulate import tabulate
 from reports.colour import painted
 from reports.results import Row, divergence
 from testbed.model.errors import printable
+from testbed.oracles.judge import NOTHING
 
 HEADERS = (
     "scenario",
@@ -21,6 +22,7 @@ HEADERS = (
 _DIVERGENCE = HEADERS.index("first divergence")
 _VERDICT = HEADERS.index("verdict")
 _NARROWEST = 24
+_BLANK = " (nothing recorded)"
 
 
 def for_terminal(rows: Sequence[Row], width: int, *, colour: bool = False) -> str:
@@ -64,16 +66,21 @@ def tally(rows: Sequence[Row]) -> str:
     """``31 runs, 30 as expected: 20 ok, 8 violation, 3 degraded``."""
     if not rows:
         return "no runs"
-    kinds = [row["verdict"] for row in rows]
+    kinds = [f"{row['verdict']}{_BLANK * is_blank(row)}" for row in rows]
     counts = sorted(((kinds.count(kind), kind) for kind in set(kinds)), reverse=True)
     as_expected = sum(row["as_expected"] for row in rows)
     listed = ", ".join(f"{count} {kind}" for count, kind in counts)
     return f"{len(rows)} run{'s' * (len(rows) > 1)}, {as_expected} as expected: {listed}"
 
 
+def is_blank(row: Row) -> bool:
+    """Whether no rank recorded anything, so that the run proves nothing."""
+    return row["summary"] == NOTHING
+
+
 def verdict_cell(row: Row) -> str:
     """``ok``, ``violation: agreement``; one that was not expected says what was."""
-    text = row["verdict"] + (f": {row['oracle']}" if row["oracle"] else "")
+    text = row["verdict"] + (f": {row['oracle']}" if row["oracle"] else _BLANK * is_blank(row))
     return text if row["as_expected"] else f"✗ {text} (expected {row['expected']})"
 
 

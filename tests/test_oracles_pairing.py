@@ -1,12 +1,13 @@
 """pairing: operations that do not match, and those that merely have no partner."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from testbed.analysis.view import View
 from testbed.model.events import MODEL, Enter, Event, Exit, Touched
-from testbed.model.record import RunRecord
+from testbed.model.record import EndedHow, RunRecord
 from testbed.model.verdict import Finding
 from testbed.oracles import pairing
 from tests.record_builder import Model, changed, cut, inserted, with_events, without, write
@@ -291,3 +292,31 @@ def test_over_nccl_messages_under_two_tags_pair_in_the_order_of_issue() -> None:
     assert finding.step == 1
     assert "rank 0: sent by model under tag 0" in finding.summary
     assert "received by check>agree>pass_down under tag 77" in finding.summary
+
+
+def _without_the_receive_of_step_2(events: list[Event]) -> list[Event]:
+    """Every later receive takes the message before the one that was meant."""
+    kept: list[Event] = []
+    for event in events:
+        if isinstance(event, Enter) and event.op == "recv":
+            if event.step == 2:
+                continue
+            event = event._replace(ordinal=event.ordinal - (event.step > 2))
+        kept.append(event)
+    return kept
+
+
+@pytest.mark.parametrize("ended", ["deadlock", "finished"])
+def test_a_receive_left_out_before_a_deadlock_is_told_in_its_own_step(ended: EndedHow) -> None:
+    record = with_events(Model("pp2tp1").record(), 1, _without_the_receive_of_step_2)
+    record = replace(record, promises={}, ended=ended)
+
+    findings = found(record)
+
+    if ended == "finished":  # then it is for conservation: a message was never received
+        assert findings == []
+        return
+    (finding,) = findings
+    assert (finding.step, finding.ranks) == (2, (1,))
+    assert "rank 1: received in step 3" in finding.summary
+    assert "rank 0: sent in step 2" in finding.summary

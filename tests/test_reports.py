@@ -227,3 +227,11 @@ def test_the_document_counts_what_was_not_as_expected(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be written"):
         write_json({}, str(tmp_path / "absent" / "out.json"))
+
+
+def test_a_run_in_which_nothing_was_recorded_is_not_plainly_ok(tmp_path: Path) -> None:
+    idle, busy = in_session(tmp_path, [modelled("pp1tp1", name="idle"), modelled(name="busy")])
+
+    assert "ok (nothing recorded)" in as_markdown([idle])
+    assert "nothing recorded" not in as_markdown([busy])
+    assert tally([idle, busy]) == "2 runs, 2 as expected: 1 ok (nothing recorded), 1 ok"

@@ -107,3 +107,10 @@ def test_what_ranks_left_behind_is_told(tmp_path: Path) -> None:
     result = judged(record.load(tmp_path), tmp_path)
     assert row(result)["notes"][-1] == "rank 1 left 2 processes behind: ended"
     assert "rank 1 left 2 processes behind: ended" in story(result)
+
+
+def test_the_data_of_a_matrix_has_its_comments_escaped() -> None:
+    lines = [Line("one", "pp2tp2", comment="\x1b[2J \u202e \x9b31m é")]
+    matrix = Matrix(world=4, out="out", subjects=["batched"], scenarios=lines, cells=[])
+    [line] = document(matrix)["scenarios"]
+    assert line["comment"] == r"\x1b[2J \u202e \x9b31m é"

@@ -6,13 +6,14 @@ import threading
 from pathlib import Path
 
 import msgspec
+import pytest
 import torch
 import torch.distributed as dist
 
 from testbed.model.events import CODES, EVENT_TYPES, Block, Enter, Event, Exit, Take, decode
 from testbed.model.topology import GroupSpec
 from testbed.recorder.log import SharedLog, entries
-from testbed.recorder.recorder import ListRecorder, LogRecorder, event_of
+from testbed.recorder.recorder import ListRecorder, LogRecorder, event_of, read
 from testbed.recorder.shim import Shim
 
 
@@ -148,3 +149,28 @@ def test_calls_are_recorded_with_channel_ordinal_values_and_caller(tmp_path: Pat
         for event in (*sender, *receiver)
         if isinstance(event, Enter)
     )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\xff\xff\xff\x7f",  # a length past everything
+        b"\x02\x00\x00\x00\xc1\xc1",  # no msgpack
+        b"\x02\x00\x00\x00\x91\x7f",  # a kind of event that there is none of
+        b"\x01\x00\x00\x00\x90",  # an event of nothing
+        b"\x07\x00",  # half a length
+    ],
+)
+def test_a_log_that_a_rank_wrote_over_is_read_up_to_the_damage(damage: bytes) -> None:
+    log = SharedLog(4096)
+    recorder = LogRecorder(log, StepClock())
+    recorder.add(Block, "backup")
+    recorder.add(Take, "backup", "b0")
+
+    whole = read(log.committed())
+    damaged = read(log.committed() + damage)
+
+    assert whole.damage == ""
+    assert damaged.events == whole.events
+    assert len(damaged.events) == 2
+    assert "after 2 events" in damaged.damage

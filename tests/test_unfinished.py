@@ -69,6 +69,14 @@ def test_a_wait_whose_time_ran_out_and_was_caught_leaves_nothing_unsaid() -> Non
     assert found(run((), (*posted, waited, Exit(1, 0, [])))) != []
 
 
+def test_a_thread_that_still_listens_when_its_rank_ends_is_sound() -> None:
+    listens = Enter(1, 0, "recv", *TAKEN)
+    assert found(run((), (listens._replace(thread=1),))) == []
+    posted = (Enter(1, 0, "irecv", *TAKEN)._replace(thread=1),)
+    waits = Enter(1, 0, "wait_irecv", *TAKEN)._replace(thread=1)
+    assert found(run((), (*posted, Exit(1, 0, [], 1, True), waits))) == []
+
+
 def test_a_receive_left_out_in_the_middle_is_told_where_the_ends_came_apart() -> None:
     """Every later receive takes the message before the one that was meant."""
 

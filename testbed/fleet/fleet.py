@@ -30,8 +30,7 @@ from testbed.model.errors import BadInput, EnvironmentFault
 from testbed.model.events import About, Event, Raised
 from testbed.model.record import ExitKind, RankRecord, RunRecord
 from testbed.model.scenario import Scenario, to_object
-from testbed.recorder.log import entries
-from testbed.recorder.recorder import event_of
+from testbed.recorder.recorder import Read, read
 from testbed.wire import (
     Broke,
     Bye,
@@ -84,7 +83,7 @@ class _Read:
     def take(self, block: bytes) -> None:
         """What follows in the log."""
         self.size += len(block)
-        self.events += map(event_of, entries(block))
+        self.events += read(block).events
 
 
 @dataclass
@@ -606,8 +605,14 @@ def _environment() -> dict[str, str]:
 
 
 def _record(case: _Case, how: EndedHow, wall_ms: float) -> RunRecord:
-    ranks = tuple(_rank_record(case.ended[rank]) for rank in sorted(case.ended))
+    logs = {rank: read(ended.block) for rank, ended in sorted(case.ended.items())}
+    ranks = tuple(_rank_record(case.ended[rank], log) for rank, log in logs.items())
     trouble = list(case.trouble)
+    trouble += [
+        f"the record of rank {rank} is damaged ({log.damage}): does its code write past a buffer?"
+        for rank, log in logs.items()
+        if log.damage
+    ]
     for ended, rank in zip((case.ended[r.rank] for r in ranks), ranks, strict=True):
         if ended.trouble:
             trouble.append(f"rank {rank.rank}: {_why(rank)}")
@@ -623,12 +628,12 @@ def _record(case: _Case, how: EndedHow, wall_ms: float) -> RunRecord:
     )
 
 
-def _rank_record(ended: Ended) -> RankRecord:
+def _rank_record(ended: Ended, log: Read) -> RankRecord:
     exit_kind: ExitKind = ended.exit  # type: ignore[assignment]
     return RankRecord(
         rank=ended.rank,
         exit=exit_kind,
-        events=tuple(event_of(entry) for entry in entries(ended.block)),
+        events=tuple(log.events),
         signal=ended.signal,
         overflow=ended.dropped > 0,
         stack=ended.stack,

@@ -12,7 +12,7 @@ from testbed.analysis.wait_graph import SENDS
 from testbed.model.events import Enter, Touched
 from testbed.model.topology import told_tag
 from testbed.oracles.crossings import Pair, crossing
-from testbed.oracles.offset import odd_one
+from testbed.oracles.offset import came_apart, odd_one
 
 
 def unlike_messages(view: View, oracle: str, strict: bool) -> Iterator[Placed]:
@@ -29,6 +29,7 @@ def unlike_messages(view: View, oracle: str, strict: bool) -> Iterator[Placed]:
         else:
             if not strict:
                 yield from _crossed(oracle, pipe, ends)
+                yield from _shifted(view, oracle, pipe, ends)
 
 
 def _crossed(oracle: str, pipe: Pipe, ends: Ends) -> Iterator[Placed]:
@@ -42,6 +43,29 @@ def _crossed(oracle: str, pipe: Pipe, ends: Ends) -> Iterator[Placed]:
         }
         step = min(send.step, recv.step)
         yield Placed(unequal(oracle, step, str(pipe), place, did), (pipe, place))
+
+
+def _shifted(view: View, oracle: str, pipe: Pipe, ends: Ends) -> Iterator[Placed]:
+    """Of a run that ended in a deadlock: where one end left its own regular course and made a
+    message more or less, so that from there on another one was taken than was meant.
+    """
+    ranks = [rank for end in (pipe.src, pipe.dst) if (rank := view.ranks.get(end)) is not None]
+    if view.record.ended != "deadlock" or len(ranks) < 2:
+        return
+    sends, recvs = ([op for _, op in sorted(end.items())] for end in (ends.sends, ends.recvs))
+    last = min(max((step for step, _ in rank.ended_steps()), default=-1) for rank in ranks)
+    apart = came_apart(sends, recvs, last, unequal=False)
+    if apart is None or apart.odd is None or apart.place >= min(len(sends), len(recvs)):
+        return
+    send, recv = sends[apart.place], recvs[apart.place]
+    if send.step != recv.step:
+        did = {
+            send.rank: f"sent in step {send.step}{_by(send)}",
+            recv.rank: f"received in step {recv.step}{_by(recv)}",
+        }
+        odd = [(send.rank, recv.rank)[apart.odd]]
+        placed = unequal(oracle, apart.step, str(pipe), apart.place, did, odd)
+        yield Placed(placed, (pipe, apart.place))
 
 
 def _by(op: Op) -> str:

@@ -79,10 +79,18 @@ def _unmatched(view: View, oracle: str, pipe: Pipe, ends: Ends) -> Iterator[Find
     ranks = [view.ranks.get(rank) for rank in (pipe.src, pipe.dst)]
     if not ends.whole or any(rank is None or rank.final is None for rank in ranks):
         return
+    # A thread may listen for what need not come, as long as its rank lives.
     # As when the time limit of a wait ran out: the program was told that nothing came.
     parts = {(op.rank, op.way) for op in (*ends.sends.values(), *ends.recvs.values())}
     given_up = {(op.rank, op.way) for rank in ranks if rank for op in rank.ops if op.left}
-    if len(ends.sends) == len(ends.recvs) or parts & given_up:
+    listening = {
+        (rank.rank, op.way)
+        for rank in ranks
+        if rank
+        for thread, op in rank.standing_threads.items()
+        if thread and isinstance(op, Op) and not (op.is_send or op.enter.op == "wait")
+    }
+    if len(ends.sends) == len(ends.recvs) or parts & (given_up | listening):
         return
     sends = [op for _, op in sorted(ends.sends.items())]
     recvs = [op for _, op in sorted(ends.recvs.items())]

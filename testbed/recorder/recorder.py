@@ -1,11 +1,12 @@
 """Recorder: stamps an event with the rank's step and thread, and writes it to the shared log."""
 
+import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -22,7 +23,7 @@ from testbed.model.events import (
     Take,
     decode,
 )
-from testbed.recorder.log import SharedLog
+from testbed.recorder.log import SharedLog, entries
 
 _now_ns = time.monotonic_ns
 
@@ -204,3 +205,25 @@ def event_of(entry: bytes) -> Event:
         step, t_us, ordinal, values, operation, *thread = fields
         return Operation(*operation).entered(step, t_us, ordinal, values, *thread)
     return decode([code, *fields])
+
+
+class Read(NamedTuple):
+    """The events of a log. damage: why what follows the last of them cannot be read, "" if nothing
+    does.
+    """
+
+    events: list[Event]
+    damage: str
+
+
+def read(block: bytes) -> Read:
+    """The events of a block that ``committed`` returned. A rank that writes where it must not may
+    have damaged it: then those before the damage.
+    """
+    events: list[Event] = []
+    try:
+        for entry in entries(block):
+            events.append(event_of(entry))
+    except (msgspec.MsgspecError, struct.error, TypeError, ValueError, IndexError) as error:
+        return Read(events, f"{type(error).__name__} after {len(events)} events: {error}")
+    return Read(events, "")
