@@ -19,8 +19,7 @@ from testbed.model.errors import BadInput, EnvironmentFault, all_printable, shor
 from testbed.model.record import left_behind
 from testbed.model.scenario import Scenario
 from testbed.model.verdict import Divergence, Outcome
-from testbed.sessions.execute import LOST
-from testbed.sessions.result import RunResult, told
+from testbed.sessions.result import LOST, RunResult, told
 from testbed.sessions.store import shown
 
 FORMAT = 2

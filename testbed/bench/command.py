@@ -37,8 +37,8 @@ from testbed.device import gpus
 from testbed.model.errors import BadInput, EnvironmentFault, brief
 from testbed.model.topology import Topology
 from testbed.sessions import nodes
-from testbed.sessions.execute import DEFAULT_WORLD, RunsCases, check_world
 from testbed.sessions.store import DEFAULT_ROOT, shown
+from testbed.sessions.world import DEFAULT_WORLD, RunsCases, check_world
 
 ROOT = DEFAULT_ROOT / "bench"
 JSON_FILE, MARKDOWN_FILE = "bench.json", "bench.md"

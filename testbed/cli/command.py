@@ -47,10 +47,11 @@ from testbed.model.errors import EnvironmentFault, naming
 from testbed.model.scenario import Scenario
 from testbed.sessions import catalog, nodes
 from testbed.sessions.catalog import Axes
-from testbed.sessions.execute import DEFAULT_WORLD, RunsCases, check_world, execute, prepare
+from testbed.sessions.execute import execute, prepare
 from testbed.sessions.finding import find_run, find_runs, taken_from
 from testbed.sessions.result import RunResult, judged
 from testbed.sessions.store import DEFAULT_ROOT, RunStore, in_use, shown
+from testbed.sessions.world import DEFAULT_WORLD, RunsCases, check_world
 
 _Named = tuple[str, Scenario]
 """A scenario and the file it was read from."""

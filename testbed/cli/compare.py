@@ -29,8 +29,8 @@ from testbed.matrix import run as matrix
 from testbed.model.errors import BadInput, brief
 from testbed.model.scenario import Scenario
 from testbed.sessions import catalog
-from testbed.sessions.execute import DEFAULT_WORLD
 from testbed.sessions.store import DEFAULT_ROOT, RunStore
+from testbed.sessions.world import DEFAULT_WORLD
 
 DOES = "compare two subjects under the same scenarios: verdicts, sync operations a step"
 

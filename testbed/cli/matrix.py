@@ -31,9 +31,9 @@ from testbed.model.errors import BadInput, EnvironmentFault, naming
 from testbed.model.scenario import Scenario
 from testbed.model.verdict import Outcome
 from testbed.sessions import catalog
-from testbed.sessions.execute import DEFAULT_WORLD, check_world
 from testbed.sessions.result import RunResult
 from testbed.sessions.store import DEFAULT_ROOT, RunStore, shown
+from testbed.sessions.world import DEFAULT_WORLD, check_world
 
 DOES = "run scenarios with subjects: a table with one verdict a cell, JSON and HTML"
 _JSON_FILE, _HTML_FILE = "matrix.json", "matrix.html"

@@ -19,10 +19,10 @@ import torch
 from testbed.console import output
 from testbed.device import CudaDevice
 from testbed.device.gpus import why_none
+from testbed.model.exit_status import ENVIRONMENT
 from testbed.recorder.recorder import ListRecorder
 from testbed.scripted_events import Clock, Readiness
 
-ENVIRONMENT = 3
 LAYERS, HEADS, HEAD_DIM = 4, 8, 128
 PAGE_TOKENS = 16
 PAGES = (1, 16, 256)

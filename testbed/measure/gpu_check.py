@@ -22,8 +22,8 @@ from testbed import __version__
 from testbed.console import output
 from testbed.device.gpus import why_none
 from testbed.measure.parts import Part, all_well, run_part, table
+from testbed.model.exit_status import ENVIRONMENT
 
-ENVIRONMENT = 3
 DEFAULT_PAGE = Path("reports/out/gpu-check.md")
 
 SCENARIOS = (

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from testbed.console import output
 from testbed.device import gpus
+from testbed.model.exit_status import BAD_INPUT
 
-BAD_INPUT = 2
 CASES = "cases/nccl"
 
 

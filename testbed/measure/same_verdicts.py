@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from testbed.console import output
-from testbed.sessions.execute import DEFAULT_WORLD
+from testbed.sessions.world import DEFAULT_WORLD
 
 FAKE, REAL = "cpu", "cuda"
 _COMPARED = ("verdict", "oracle", "step", "ranks")

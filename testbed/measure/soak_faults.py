@@ -42,7 +42,7 @@ from testbed.model.scenario import Scenario
 from testbed.model.topology import Topology
 from testbed.model.verdict import Outcome
 from testbed.oracles import judge
-from testbed.sessions.execute import DEFAULT_WORLD, check_world
+from testbed.sessions.world import DEFAULT_WORLD, check_world
 
 _SUBJECTS = "testbed.measure.soak_subjects"
 _SHARED_MEMORY = Path("/dev/shm")

@@ -25,8 +25,8 @@ from testbed.measure.harness.fleet import OnFleet
 from testbed.measure.harness.torchrun import OneTorchrun
 from testbed.model.errors import BadInput
 from testbed.model.topology import Topology
-from testbed.sessions.execute import DEFAULT_WORLD, check_world
 from testbed.sessions.store import RunStore
+from testbed.sessions.world import DEFAULT_WORLD, check_world
 
 _WIDE = Topology(pp=8, tp=8)
 _LONGEST_PATIENCE_S = 600
