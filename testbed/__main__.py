@@ -36,8 +36,10 @@ def main() -> int:
 
 def _command_line() -> Callable[[Sequence[str] | None], int]:
     # Not at the top: without torch even this module's import would end in a traceback.
+    from testbed.cli.command import load
     from testbed.cli.command import main as run
 
+    load(sys.argv[1:])
     return run
 
 

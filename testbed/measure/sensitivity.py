@@ -1,9 +1,9 @@
 """The sensitivity table: which planted bug is caught, by which oracle, where, and what gloo said.
 
-``python -m testbed.measure.sensitivity [SESSION]`` reads the records of a session (default: the latest),
-judges those of planted bugs again, prints the table and keeps it as ``sensitivity.md`` in the
-session's folder. Exit status: 0 every bug was caught by the oracle that names its cause, 1 one was
-not, 2 bad input.
+``python -m testbed.measure.sensitivity [SESSION]`` reads the records of a session (default: the
+latest), judges those of planted bugs again, prints the table and keeps it as ``sensitivity.md``
+in the session's folder. Exit status: 0 every bug was caught by the oracle that names its cause, 1
+one was not, 2 bad input.
 """
 
 import sys
