@@ -2,14 +2,13 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from textwrap import indent
 from typing import Any
 
 from reports.results import write_json
 from reports.table import as_list
-from testbed import faults, oracles, subjects
 from testbed.cli import keys as reference
 from testbed.console.options import json_option
 from testbed.fleet import MakesFleet
@@ -17,7 +16,16 @@ from testbed.model.exit_status import AS_EXPECTED
 from testbed.sessions import catalog
 from testbed.sessions.store import shown
 
-LISTS = ("scenarios", "subjects", "faults", "oracles", "keys")
+AVAILABLE = {
+    "subjects": "testbed.subjects",
+    "faults": "testbed.faults",
+    "oracles": "testbed.oracles",
+}
+"""What is listed by the ``available()`` of a module, which is imported only for that: those of
+subjects import torch.
+"""
+
+LISTS = ("scenarios", *AVAILABLE, "keys")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -33,16 +41,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, _: MakesFleet) -> int:
     """Run the command; returns the exit status."""
-    listings: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "scenarios": _scenarios,
-        "subjects": lambda: _entries(subjects.available()),
-        "faults": lambda: _entries(faults.available()),
-        "oracles": lambda: _entries(oracles.available()),
-        "keys": _keys,
-    }
     # The keys are many: only when asked for.
     wanted = [options.what] if options.what else [kind for kind in LISTS if kind != "keys"]
-    listed = {kind: listings[kind]() for kind in wanted}
+    listed = {kind: _listed(kind) for kind in wanted}
     stream = sys.stderr if options.json == "-" else sys.stdout
     for kind, entries in listed.items():
         if not options.what:
@@ -52,6 +53,13 @@ def run(options: argparse.Namespace, _: MakesFleet) -> int:
     if options.json:
         write_json(listed, options.json)
     return AS_EXPECTED
+
+
+def _listed(kind: str) -> list[dict[str, Any]]:
+    if kind in AVAILABLE:
+        available: dict[str, str] = import_module(AVAILABLE[kind]).available()
+        return [{"name": name, "about": first_sentence(text)} for name, text in available.items()]
+    return _scenarios() if kind == "scenarios" else _keys()
 
 
 def _scenarios() -> list[dict[str, Any]]:
@@ -73,11 +81,6 @@ def _keys() -> list[dict[str, Any]]:
         name = f"{key.of}: {key.name}".rstrip(": ")
         listed.append({"name": name, "about": about, "meaning": key.meaning})
     return listed
-
-
-def _entries(available: Iterable[str] | dict[str, str]) -> list[dict[str, Any]]:
-    about = available if isinstance(available, dict) else dict.fromkeys(available, "")
-    return [{"name": name, "about": first_sentence(text)} for name, text in about.items()]
 
 
 def first_sentence(text: str) -> str:
