@@ -16,6 +16,7 @@ from testbed.analysis.logical_time import channel
 from testbed.analysis.view import Op, RankView
 from testbed.console import output
 from testbed.model.errors import BadInput, EnvironmentFault, all_printable, shortened
+from testbed.model.exit_status import AS_EXPECTED
 from testbed.model.record import left_behind
 from testbed.model.scenario import Scenario
 from testbed.model.verdict import Divergence, Outcome
@@ -285,7 +286,7 @@ def write_json(data: Any, out: str) -> None:
 
 def _print_schema() -> int:
     write_json(schema(), "-")
-    return 0
+    return AS_EXPECTED
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import torch
 from testbed.console import output
 from testbed.device import CudaDevice
 from testbed.device.gpus import why_none
-from testbed.model.exit_status import ENVIRONMENT
+from testbed.model.exit_status import AS_EXPECTED, ENVIRONMENT
 from testbed.recorder.recorder import ListRecorder
 from testbed.scripted_events import Clock, Readiness
 
@@ -92,7 +92,7 @@ def _measured(argv: Sequence[str] | None) -> int:
     print(table(costs))
     if options.json:
         options.json.write_text(json.dumps([cost._asdict() for cost in costs], indent=1) + "\n")
-    return 0
+    return AS_EXPECTED
 
 
 if __name__ == "__main__":
