@@ -81,7 +81,7 @@ test-bugs: $(READY) ## every planted bug under its scenarios: the table of what 
 	@rm -f $(BUGS_OUT)/latest
 	@$(PY) -m pytest -q cases/bugs --world $(WORLD) --runs-out $(BUGS_OUT) \
 		$(if $(filter-out 1,$(JOBS)),-n $(JOBS)); \
-	tests=$$?; $(PY) -m reports.sensitivity $(BUGS_OUT)/latest && exit $$tests
+	tests=$$?; $(PY) -m testbed.measure.sensitivity $(BUGS_OUT)/latest && exit $$tests
 
 test-peers: $(READY) $(PEERS)/.ready ## programs that nobody here wrote, sound and broken: is each named right
 	PYTHONPATH=$(PEERS) $(PY) -m cases.peers $(if $(strip $(K)),'$(K)')

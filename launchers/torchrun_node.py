@@ -24,6 +24,7 @@ from launchers.torchrun import end, last_line, log_of, start, torchrun_command, 
 from testbed.fleet import fleet_file
 from testbed.fleet.fleet_file import FLEET_ENV, FLEET_FILE_ENV, NODE_ENV, FleetFile
 from testbed.model.errors import BadInput, one_line
+from testbed.model.exit_status import BAD_INPUT
 
 HOST_WORDS = "testbed host"
 
@@ -99,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         node = number_of(fleet, options.node)
     except BadInput as error:
         print(f"testbed node: {error}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="testbed-node-") as folder:

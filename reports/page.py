@@ -24,8 +24,7 @@ from reports.table import tally
 from reports.templates import render, text_of
 from testbed.model import record
 from testbed.model.verdict import Outcome
-from testbed.sessions.execute import LOST
-from testbed.sessions.result import judged
+from testbed.sessions.result import LOST, judged
 
 PAGE_FILE = "index.html"
 

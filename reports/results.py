@@ -16,11 +16,11 @@ from testbed.analysis.logical_time import channel
 from testbed.analysis.view import Op, RankView
 from testbed.console import output
 from testbed.model.errors import BadInput, EnvironmentFault, all_printable, shortened
+from testbed.model.exit_status import AS_EXPECTED
 from testbed.model.record import left_behind
 from testbed.model.scenario import Scenario
 from testbed.model.verdict import Divergence, Outcome
-from testbed.sessions.execute import LOST
-from testbed.sessions.result import RunResult, told
+from testbed.sessions.result import LOST, RunResult, told
 from testbed.sessions.store import shown
 
 FORMAT = 2
@@ -286,7 +286,7 @@ def write_json(data: Any, out: str) -> None:
 
 def _print_schema() -> int:
     write_json(schema(), "-")
-    return 0
+    return AS_EXPECTED
 
 
 if __name__ == "__main__":

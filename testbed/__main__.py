@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from testbed.model.exit_status import ENVIRONMENT, INTERRUPTED
+
 _OURS = ("testbed", "reports", "launchers")
-_INTERRUPTED = 130
 _STANDARD_ERROR = 2
 
 
@@ -23,20 +24,22 @@ def main() -> int:
         if error.name is None or error.name.split(".")[0] in _OURS:
             raise
         print(f"testbed: {error} (in {sys.executable}): run make setup", file=sys.stderr)
-        return 3
+        return ENVIRONMENT
     if usual is signal.default_int_handler:
         signal.signal(signal.SIGINT, usual)
     try:
         return run(None)
     except KeyboardInterrupt:
         _say_interrupted()
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 def _command_line() -> Callable[[Sequence[str] | None], int]:
     # Not at the top: without torch even this module's import would end in a traceback.
+    from testbed.cli.command import load
     from testbed.cli.command import main as run
 
+    load(sys.argv[1:])
     return run
 
 
@@ -45,7 +48,7 @@ def _leave(signum: int, frame: FrameType | None) -> None:
     and an exception could be caught by one of them.
     """
     _say_interrupted()
-    os._exit(_INTERRUPTED)
+    os._exit(INTERRUPTED)
 
 
 def _say_interrupted() -> None:

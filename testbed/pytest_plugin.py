@@ -30,20 +30,19 @@ from reports.results import Row, row
 from reports.session import keep
 from reports.table import for_terminal, tally
 from testbed import subjects
-from testbed.console.options import BAD_INPUT, INTERRUPTED, TERMINATED
 from testbed.device import gpus
 from testbed.fleet import Fleet, LastingFleet
 from testbed.model.errors import BadInput, EnvironmentFault, Terminated, terminable
+from testbed.model.exit_status import BAD_INPUT, ENVIRONMENT, INTERRUPTED, TERMINATED
 from testbed.model.scenario import Scenario
 from testbed.model.topology import Topology
 from testbed.sessions import catalog, nodes
 from testbed.sessions.catalog import Axes
-from testbed.sessions.execute import DEFAULT_WORLD, RunsCases, check_backend, check_world, execute
+from testbed.sessions.execute import check_backend, execute
 from testbed.sessions.result import RunResult
 from testbed.sessions.store import DEFAULT_ROOT, RunStore, keep_sessions, shown
+from testbed.sessions.world import DEFAULT_WORLD, RunsCases, check_world
 from testbed.subjects.bad_code import BadCode
-
-ENVIRONMENT_STATUS = 3
 
 RunCase = Callable[[Scenario], RunResult]
 
@@ -120,7 +119,7 @@ class _Session:
         """
         no_fleet = report.__dict__.get(_NO_FLEET_ATTRIBUTE, "")
         if no_fleet and not self.is_worker:
-            pytest.exit(f"testbed: {no_fleet}", returncode=ENVIRONMENT_STATUS)
+            pytest.exit(f"testbed: {no_fleet}", returncode=ENVIRONMENT)
         line, _ = report.__dict__.get(_FAILURE_ATTRIBUTE, ("", ""))
         if line and isinstance(report.longrepr, str):  # it came from a worker of pytest-xdist
             _show(report, report.longrepr, line)
@@ -252,7 +251,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except BadInput as error:
         raise pytest.UsageError(str(error)) from None
     except EnvironmentFault as error:
-        pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT_STATUS)
+        pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT)
     out = config.getoption("--runs-out")
     root = Path(out) if out else config.rootpath / DEFAULT_ROOT
     from_controller = getattr(config, "workerinput", {}).get(_FROM_CONTROLLER, "")
@@ -398,7 +397,7 @@ def fleet(pytestconfig: pytest.Config) -> Iterator[RunsCases]:
         except EnvironmentFault as error:
             session = pytestconfig.stash[_SESSION]
             if not session.is_worker:
-                pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT_STATUS)
+                pytest.exit(f"testbed: {error}", returncode=ENVIRONMENT)
             # A worker that left would be taken for one that crashed: it has the controller leave.
             session.no_fleet = str(error)
             running = None
@@ -522,4 +521,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         except EnvironmentFault as error:
             ours.trouble = str(error)
     if ours.trouble:
-        session.exitstatus = ENVIRONMENT_STATUS
+        session.exitstatus = ENVIRONMENT

@@ -119,7 +119,7 @@ def test_an_unknown_scenario_is_bad_input(folder: Path, capsys: Capture) -> None
     assert "nowhere: no such scenario" in fails_with_one_line(capsys, "run", "nowhere")
 
 
-@pytest.mark.parametrize("arguments", [[], ["juggle"], ["run"], ["run", "x", "--world", "four"]])
+@pytest.mark.parametrize("arguments", [["juggle"], ["run"], ["run", "x", "--world", "four"]])
 def test_a_wrong_command_line_is_one_line_and_2(arguments: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments, FakeFleet)

@@ -19,8 +19,7 @@ from testbed.model.errors import BadInput
 from testbed.model.events import Complete
 from testbed.model.scenario import Expect
 from testbed.model.verdict import Divergence, Outcome, Verdict
-from testbed.sessions.execute import LOST
-from testbed.sessions.result import RunResult, difference, judged
+from testbed.sessions.result import LOST, RunResult, difference, judged
 from tests.fake_fleet import clean, killed, scenario
 from tests.record_builder import load, without, write
 from tests.recorded import deadlock, in_session, modelled

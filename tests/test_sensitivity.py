@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from reports.sensitivity import ALL_CAUGHT, BAD_INPUT, NOT_CAUGHT, gloo_said, main
+from testbed.measure.sensitivity import gloo_said, main
 from testbed.model import record
 from testbed.model.events import Raised
+from testbed.model.exit_status import AS_EXPECTED, BAD_INPUT, NOT_AS_EXPECTED
 from testbed.model.record import RankRecord, RunRecord
 from testbed.model.scenario import Expect
 from testbed.model.verdict import Outcome
@@ -71,7 +72,7 @@ def test_a_bug_that_is_not_caught_fails_the_table(
     status = main([kept(tmp_path, missed)])
 
     told = capsys.readouterr().out
-    assert status == NOT_CAUGHT
+    assert status == NOT_AS_EXPECTED
     assert "✗ NO" in told
     assert "1 runs of 1 planted bugs: 0 caught; gloo said nothing in 1 runs (1 bugs)" in told
     assert "not run: any-ready, " in told
@@ -83,7 +84,7 @@ def test_the_table_is_kept_in_the_sessions_folder_without_the_sound_runs(tmp_pat
     status = main([kept(tmp_path, caught, clean(scenario("bug-no-wait")))])
 
     lines = (tmp_path / "sensitivity.md").read_text(encoding="utf-8").splitlines()
-    assert status == ALL_CAUGHT
+    assert status == AS_EXPECTED
     cells = [[cell.strip() for cell in line.split("|")] for line in lines if "| no-wait" in line]
     assert [row[1:6] for row in cells] == [["no-wait", "#33473", "yes", "crash", "0"]]
 

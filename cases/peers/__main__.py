@@ -10,8 +10,8 @@ from cases.peers.catalog import PEERS
 from cases.peers.host import HERE
 from cases.peers.table import SUITE_NAME, Row, measure, suite, table
 from testbed.console import output
-from testbed.console.options import NOT_AS_EXPECTED
 from testbed.fleet import Fleet
+from testbed.model.exit_status import NOT_AS_EXPECTED
 from testbed.sessions.store import DEFAULT_ROOT, RunStore
 
 _WORLD = 4

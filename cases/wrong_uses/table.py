@@ -13,7 +13,7 @@ from cases.wrong_uses.use import Use
 from testbed.analysis.sides import named
 from testbed.model.verdict import Verdict
 from testbed.oracles import judge
-from testbed.sessions.execute import RunsCases
+from testbed.sessions.world import RunsCases
 
 SILENT = "silent"
 CLEAN = "clean"

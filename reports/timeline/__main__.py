@@ -11,6 +11,7 @@ from reports.timeline import scene, standalone
 from testbed.console import output
 from testbed.model import record
 from testbed.model.errors import BadInput
+from testbed.model.exit_status import AS_EXPECTED
 from testbed.sessions.finding import find_run, taken_from
 from testbed.sessions.result import judged
 
@@ -32,7 +33,7 @@ def _draw(argv: Sequence[str]) -> int:
         out.write_text(standalone(scene(result), result.scenario.case_id), encoding="utf-8")
     except OSError as error:
         raise BadInput(f"{out}: cannot be written ({error.strerror})") from error
-    return 0
+    return AS_EXPECTED
 
 
 if __name__ == "__main__":

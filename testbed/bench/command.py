@@ -35,10 +35,11 @@ from testbed.bench.measure import run as run_plan
 from testbed.bench.plans import SEPARATOR, AnyPlan, Model, Setting, scenario_of
 from testbed.device import gpus
 from testbed.model.errors import BadInput, EnvironmentFault, brief
+from testbed.model.exit_status import AS_EXPECTED
 from testbed.model.topology import Topology
 from testbed.sessions import nodes
-from testbed.sessions.execute import DEFAULT_WORLD, RunsCases, check_world
 from testbed.sessions.store import DEFAULT_ROOT, shown
+from testbed.sessions.world import DEFAULT_WORLD, RunsCases, check_world
 
 ROOT = DEFAULT_ROOT / "bench"
 JSON_FILE, MARKDOWN_FILE = "bench.json", "bench.md"
@@ -118,7 +119,7 @@ def run(options: argparse.Namespace, _: object = None, make_fleet: MakesFleet = 
         if sections:  # also after an error half way: what was measured is told
             loads.append(machine.load())
             _tell(options, work, sections, loads, earlier, folder)
-    return 0
+    return AS_EXPECTED
 
 
 def _tell(

@@ -8,7 +8,7 @@ from testbed.bench.measure import ALL, OfRanks, roles, run
 from testbed.bench.plans import PLAIN, RAW, RECORDED, CostPlan, Setting
 from testbed.bench.stats import Spread, quantile, ratio
 from testbed.model.topology import Topology
-from testbed.sessions.execute import RunsCases
+from testbed.sessions.world import RunsCases
 
 Row = dict[str, Any]
 

@@ -11,7 +11,7 @@ from testbed.model.errors import EnvironmentFault
 from testbed.model.events import Measured
 from testbed.model.topology import Topology
 from testbed.sessions import nodes
-from testbed.sessions.execute import RunsCases
+from testbed.sessions.world import RunsCases
 
 # A probe wakes every host, and so disturbs what is measured.
 _PROBE_S = 2.0

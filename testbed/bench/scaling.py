@@ -8,7 +8,7 @@ from testbed.bench.cost import measure as measure_cost
 from testbed.bench.measure import ALL
 from testbed.bench.plans import CostPlan, Setting
 from testbed.model.topology import Topology
-from testbed.sessions.execute import RunsCases
+from testbed.sessions.world import RunsCases
 
 Row = dict[str, Any]
 

@@ -9,7 +9,7 @@ from testbed.bench.measure import OfRanks, roles, run
 from testbed.bench.plans import Setting, SkewPlan
 from testbed.bench.stats import quantile, ratio
 from testbed.model.topology import Topology
-from testbed.sessions.execute import RunsCases
+from testbed.sessions.world import RunsCases
 
 Row = dict[str, Any]
 

@@ -8,27 +8,9 @@ from typing import NamedTuple
 
 import torch
 
+from testbed.model.mixing import ODD, TURN, mix64
 from testbed.model.scenario import Sizes
 from testbed.model.topology import Topology
-
-_MASK = (1 << 64) - 1
-_ODD = 0x9E3779B97F4A7C15
-
-
-def mix64(*numbers: int) -> int:
-    """A well-spread number from 0 to 2**64 - 1, the same on every machine and in every process."""
-    state = 0
-    for number in numbers:
-        state = (state ^ (number & _MASK)) * _ODD & _MASK
-        state ^= state >> 29
-        state = state * 0xBF58476D1CE4E5B9 & _MASK
-        state ^= state >> 32
-    return state
-
-
-def mix63(*numbers: int) -> int:
-    """As ``mix64``, but fits a signed 64-bit integer."""
-    return mix64(*numbers) >> 1
 
 
 class Shard(NamedTuple):
@@ -72,8 +54,8 @@ class Contents:
     def of(self, blocks: Sequence[int]) -> torch.Tensor:
         """int32 of shape (layers_local, len(blocks), heads_local, head_dim)."""
         ids = torch.tensor(blocks, dtype=torch.int64).view(1, -1, 1, 1)
-        mixed = (ids ^ self._salts) * _signed(_ODD)
-        mixed = (mixed ^ (mixed >> 29)) * _signed(0xBF58476D1CE4E5B9)
+        mixed = (ids ^ self._salts) * _signed(ODD)
+        mixed = (mixed ^ (mixed >> 29)) * _signed(TURN)
         return (mixed >> 32).to(torch.int32)
 
     def bad_pages(self, data: torch.Tensor, blocks: Sequence[int]) -> int:

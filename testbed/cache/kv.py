@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import torch
 
-from testbed.cache.contents import Contents, Shard, mix63
+from testbed.cache.contents import Contents, Shard
 from testbed.cache.pools import PagePool
 from testbed.cache.tree import Blocks, Node, Tree
 from testbed.device import CPU, Device
 from testbed.model.events import Complete, Evict
+from testbed.model.mixing import mix63
 from testbed.model.scenario import Sizes
 from testbed.recorder.recorder import Recorder
 from testbed.scripted_events import ScriptedEvent

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from testbed.cache.contents import mix64
+from testbed.model.mixing import mix64
 
 Blocks = tuple[int, ...]
 

@@ -15,11 +15,8 @@ from reports.matrix import Matrix, Unfit, load
 from reports.matrix_table import for_terminal, tally
 from reports.results import Row, write_json
 from reports.session import keep
-from testbed.cli.matrix import filled, gathered, scenarios_of, scenarios_option
+from testbed.cli.cells import filled, gathered, scenarios_of, scenarios_option
 from testbed.console.options import (
-    AS_EXPECTED,
-    ENVIRONMENT,
-    NOT_AS_EXPECTED,
     fleet_options,
     json_option,
     width,
@@ -27,12 +24,11 @@ from testbed.console.options import (
 from testbed.fleet import MakesFleet
 from testbed.matrix import run as matrix
 from testbed.model.errors import BadInput, brief
+from testbed.model.exit_status import AS_EXPECTED, ENVIRONMENT, NOT_AS_EXPECTED
 from testbed.model.scenario import Scenario
 from testbed.sessions import catalog
-from testbed.sessions.execute import DEFAULT_WORLD
 from testbed.sessions.store import DEFAULT_ROOT, RunStore
-
-DOES = "compare two subjects under the same scenarios: verdicts, sync operations a step"
+from testbed.sessions.world import DEFAULT_WORLD
 
 
 class _Side(NamedTuple):

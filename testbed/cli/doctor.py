@@ -1,5 +1,6 @@
 """Checks the environment: what the testbed needs, and what would make it slow."""
 
+import argparse
 import ctypes
 import mmap
 import os
@@ -18,6 +19,8 @@ from typing import Literal
 
 from launchers.torchrun import torchrun_command, torchrun_environment
 from testbed.device.gpus import listing, why_none
+from testbed.fleet import MakesFleet
+from testbed.model.exit_status import AS_EXPECTED, ENVIRONMENT
 
 OLDEST_TORCH = (2, 9)
 LITTLE_SHM_MIB = 256
@@ -37,6 +40,19 @@ class Check:
     def one_line(self) -> str:
         """``ok    torch          2.13.0``."""
         return f"{self.state:<5} {self.name:<14} {' '.join(self.text.split())}"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The command has none."""
+
+
+def run(_: argparse.Namespace, __: MakesFleet) -> int:
+    """Run the command; returns the exit status."""
+    healthy = True
+    for check in examine():
+        print(check.one_line(), flush=True)
+        healthy &= check.state != "bad"
+    return AS_EXPECTED if healthy else ENVIRONMENT
 
 
 def examine() -> Iterator[Check]:

@@ -1,13 +1,11 @@
-"""What the commands of the command line share: options, exit status, how wide a table may be."""
+"""What the commands of the command line share: options, how wide a table may be."""
 
 import argparse
 import shutil
 from typing import NoReturn, TextIO
 
-from testbed.sessions.execute import DEFAULT_WORLD
-
-AS_EXPECTED, NOT_AS_EXPECTED, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
-TERMINATED = 143
+from testbed.model.exit_status import BAD_INPUT
+from testbed.sessions.world import DEFAULT_WORLD
 
 RAISE_WORLD = "raise --world or pass --oversubscribe"
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO, cast
 
-from testbed.console.options import (
+from testbed.model.errors import BadInput, EnvironmentFault, Terminated, one_line, terminable
+from testbed.model.exit_status import (
     BAD_INPUT,
     ENVIRONMENT,
     INTERRUPTED,
     NOT_AS_EXPECTED,
     TERMINATED,
 )
-from testbed.model.errors import BadInput, EnvironmentFault, Terminated, one_line, terminable
 
 
 def ended(name: str, program: Callable[[], int]) -> int:

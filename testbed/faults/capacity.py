@@ -1,10 +1,14 @@
 """``capacity``: a rank's pools are smaller than those of others."""
 
-from testbed.cache.pools import PagePool
+from typing import TYPE_CHECKING
+
 from testbed.faults.base import Timed, Trigger
 from testbed.model.errors import BadInput
 from testbed.model.scenario import Scenario
 from testbed.workloads.base import Bench
+
+if TYPE_CHECKING:
+    from testbed.cache.pools import PagePool
 
 
 class Capacity(Timed, frozen=True, tag_field="kind", tag="capacity"):
@@ -39,7 +43,7 @@ class Capacity(Timed, frozen=True, tag_field="kind", tag="capacity"):
 
 
 def _withhold(
-    name: str, pool: PagePool, left: int, fault: Timed, bench: Bench, fired: Trigger
+    name: str, pool: "PagePool", left: int, fault: Timed, bench: Bench, fired: Trigger
 ) -> None:
     withheld, held = pool.size - left, False
 

@@ -1,8 +1,12 @@
 """``tie-break``: an LRU whose clock is too coarse, and that breaks the ties its own way."""
 
-from testbed.cache import Node
+from typing import TYPE_CHECKING
+
 from testbed.faults.base import Timed, Trigger
 from testbed.workloads.base import Bench
+
+if TYPE_CHECKING:
+    from testbed.cache import Node
 
 _ACCESSES = 1 << 40  # more than there are in any run
 
@@ -22,7 +26,7 @@ class TieBreak(Timed, frozen=True, tag_field="kind", tag="tie-break"):
             within = _ACCESSES - access if self.holds_in(step) else access
             return (step + 1) * _ACCESSES + within
 
-        def look(where: str, victim: Node) -> None:
+        def look(where: str, victim: "Node") -> None:
             step, within = divmod(victim.last_access, _ACCESSES)
             if not self.holds_in(step - 1):
                 return

@@ -19,10 +19,10 @@ import torch
 from testbed.console import output
 from testbed.device import CudaDevice
 from testbed.device.gpus import why_none
+from testbed.model.exit_status import AS_EXPECTED, ENVIRONMENT
 from testbed.recorder.recorder import ListRecorder
 from testbed.scripted_events import Clock, Readiness
 
-ENVIRONMENT = 3
 LAYERS, HEADS, HEAD_DIM = 4, 8, 128
 PAGE_TOKENS = 16
 PAGES = (1, 16, 256)
@@ -92,7 +92,7 @@ def _measured(argv: Sequence[str] | None) -> int:
     print(table(costs))
     if options.json:
         options.json.write_text(json.dumps([cost._asdict() for cost in costs], indent=1) + "\n")
-    return 0
+    return AS_EXPECTED
 
 
 if __name__ == "__main__":

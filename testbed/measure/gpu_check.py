@@ -22,8 +22,8 @@ from testbed import __version__
 from testbed.console import output
 from testbed.device.gpus import why_none
 from testbed.measure.parts import Part, all_well, run_part, table
+from testbed.model.exit_status import AS_EXPECTED, ENVIRONMENT, NOT_AS_EXPECTED
 
-ENVIRONMENT = 3
 DEFAULT_PAGE = Path("reports/out/gpu-check.md")
 
 SCENARIOS = (
@@ -104,7 +104,7 @@ def _check(argv: Sequence[str] | None) -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(written)
     print(f"written to {options.out}")
-    return 0 if all_well(parts) else 1
+    return AS_EXPECTED if all_well(parts) else NOT_AS_EXPECTED
 
 
 def page(planned: Sequence[Job], parts: Sequence[Part], software: dict[str, str]) -> str:

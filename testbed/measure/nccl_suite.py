@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from testbed.console import output
 from testbed.device import gpus
+from testbed.model.exit_status import AS_EXPECTED, BAD_INPUT
 
-BAD_INPUT = 2
 CASES = "cases/nccl"
 
 
@@ -34,7 +34,7 @@ def _run_suite(argv: Sequence[str] | None) -> int:
     why_none = gpus.why_none()
     if why_none:
         print(f"test-nccl: skipped: {why_none}")
-        return 0
+        return AS_EXPECTED
     there = gpus.check_usable()
     world = there if options.world is None else options.world
     if not 1 <= world <= there:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from testbed.console import output
 from testbed.measure.parts import Part, all_well, run_part, table
+from testbed.model.exit_status import AS_EXPECTED, NOT_AS_EXPECTED
 
 TARGETS = ("test-nccl", "test-bugs", "matrix", "bench-pp")
 DEFAULT_OUT = Path("reports/out/nightly")
@@ -45,7 +46,7 @@ def _run_all(argv: Sequence[str] | None) -> int:
     (folder / "summary.md").write_text(summary)
     _point_latest(options.out, folder.name)
     print(f"\n{summary}")
-    return 0 if all_well(parts) else 1
+    return AS_EXPECTED if all_well(parts) else NOT_AS_EXPECTED
 
 
 def told(parts: Sequence[Part], pages: Sequence[Path]) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from testbed.console import output
-from testbed.sessions.execute import DEFAULT_WORLD
+from testbed.model.exit_status import AS_EXPECTED, NOT_AS_EXPECTED
+from testbed.sessions.world import DEFAULT_WORLD
 
 FAKE, REAL = "cpu", "cuda"
 _COMPARED = ("verdict", "oracle", "step", "ranks")
@@ -46,7 +47,7 @@ def _compare(argv: Sequence[str] | None) -> int:
     print(table(ended[FAKE], ended[REAL]))
     unlike = [name for name in ended[FAKE] if not alike(ended[FAKE], ended[REAL], name)]
     print(f"\n{len(ended[FAKE])} scenarios, {len(unlike)} of them ended otherwise on the GPU")
-    return 1 if unlike else 0
+    return NOT_AS_EXPECTED if unlike else AS_EXPECTED
 
 
 def _run(scenarios: Sequence[str], device: str, world: int, out: Path) -> int:

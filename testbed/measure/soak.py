@@ -34,8 +34,9 @@ from testbed.model.scenario import Scenario, Sidecar, from_object, to_object
 from testbed.model.topology import Topology
 from testbed.model.verdict import Outcome, Verdict
 from testbed.oracles import judge
-from testbed.sessions.execute import DEFAULT_WORLD, check_world, prepare
+from testbed.sessions.execute import prepare
 from testbed.sessions.store import DEFAULT_ROOT
+from testbed.sessions.world import DEFAULT_WORLD, check_world
 
 SOUND = ("batched", "separate", "fused", "deferred")
 

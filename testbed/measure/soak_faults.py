@@ -37,12 +37,13 @@ from testbed.measure.soak_commands import Ends, attacks, commands, spinning
 from testbed.measure.soak_commands import strike as strike_command
 from testbed.model.errors import printable
 from testbed.model.events import About, Fired
+from testbed.model.exit_status import AS_EXPECTED, NOT_AS_EXPECTED
 from testbed.model.record import RunRecord
 from testbed.model.scenario import Scenario
 from testbed.model.topology import Topology
 from testbed.model.verdict import Outcome
 from testbed.oracles import judge
-from testbed.sessions.execute import DEFAULT_WORLD, check_world
+from testbed.sessions.world import DEFAULT_WORLD, check_world
 
 _SUBJECTS = "testbed.measure.soak_subjects"
 _SHARED_MEMORY = Path("/dev/shm")
@@ -263,7 +264,7 @@ def _soak(argv: Sequence[str] | None) -> int:
     print("\n".join(map(printable, wrong)))
     left = (after.processes, after.zombies, after.shared_memory, after.files)
     found = (before.processes, before.zombies, before.shared_memory, before.files)
-    return 1 if wrong or left != found else 0
+    return NOT_AS_EXPECTED if wrong or left != found else AS_EXPECTED
 
 
 def _spread(values_ms: list[float]) -> list[float | str]:

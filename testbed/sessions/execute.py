@@ -5,7 +5,6 @@ written to disk, and only then judged.
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -14,28 +13,11 @@ from testbed.device import gpus
 from testbed.faults.no_controller import NoController
 from testbed.model import record
 from testbed.model.errors import BadInput, brief, naming, shortened
-from testbed.model.record import RunRecord
 from testbed.model.scenario import Scenario
-from testbed.model.topology import MAX_RANKS
 from testbed.oracles import REGISTRY, check_claims
-from testbed.sessions.result import RunResult, judged
+from testbed.sessions.result import LOST, RunResult, judged
 from testbed.sessions.store import VERDICT_FILE, RunStore, keep_sessions
-
-DEFAULT_WORLD = 4
-LOST = "not-kept"
-
-
-class RunsCases(Protocol):
-    """What ``execute`` needs of a fleet."""
-
-    def run(self, scenario: Scenario) -> RunRecord:
-        """Run one case. Raises BadInput or EnvironmentFault."""
-
-
-def check_world(world: int, option: str) -> None:
-    """Raise BadInput for a number of hosts that no fleet has; ``option`` is where it was given."""
-    if not 1 <= world <= MAX_RANKS:
-        raise BadInput(f"{option} is {brief(world)}: give a whole number from 1 to {MAX_RANKS}")
+from testbed.sessions.world import RunsCases
 
 
 def check_backend(backend: str | None, device: str | None) -> None:

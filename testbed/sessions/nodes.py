@@ -8,8 +8,8 @@ from typing import Any
 from testbed.fleet import Fleet, LastingFleet, Meeting
 from testbed.fleet.fleet_file import HOSTS, check_place
 from testbed.model.errors import BadInput, EnvironmentFault
-from testbed.sessions.execute import RunsCases
 from testbed.sessions.store import DEFAULT_ROOT
+from testbed.sessions.world import RunsCases
 
 DEFAULT_FILE = DEFAULT_ROOT / "fleet.json"
 

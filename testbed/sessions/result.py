@@ -8,6 +8,9 @@ from testbed.model.scenario import Expect, Scenario
 from testbed.model.verdict import Verdict
 from testbed.oracles import judge
 
+LOST = "not-kept"
+"""The path of a run whose record could not be kept."""
+
 
 @dataclass(frozen=True)
 class RunResult:

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from testbed.cache import KVCache, TransferController
 from testbed.model.scenario import Call, Scenario
 from testbed.recorder.recorder import Recorder
 from testbed.scripted_events import Clock
-from testbed.subjects.base import Subject
+
+if TYPE_CHECKING:
+    from testbed.cache import KVCache, TransferController
+    from testbed.subjects.base import Subject
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ class Bench:
     rank: int
     clock: Clock
     recorder: Recorder
-    cache: KVCache
-    controller: TransferController | None
+    cache: "KVCache"
+    controller: "TransferController | None"
     hooks: Hooks = field(default_factory=Hooks)
 
 
@@ -54,15 +56,15 @@ class Stage:
     """What a running workload acts on: the rank's parts and the subject on top of them."""
 
     bench: Bench
-    subject: Subject
+    subject: "Subject"
 
     @property
-    def cache(self) -> KVCache:
+    def cache(self) -> "KVCache":
         """The rank's cache."""
         return self.bench.cache
 
     @property
-    def controller(self) -> TransferController | None:
+    def controller(self) -> "TransferController | None":
         """The controller as the subject has it now; nothing is enqueued where it is None."""
         return self.subject.controller
 

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from testbed.cache.contents import mix63, mix64
 from testbed.model.errors import BadInput, brief
+from testbed.model.mixing import mix63, mix64
 from testbed.model.scenario import Scenario
 from testbed.workloads import requests
 from testbed.workloads.requests import Pace, RequestLine, RequestPlan

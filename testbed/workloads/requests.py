@@ -11,17 +11,19 @@ same, but neither loads nor writes.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from testbed.cache import Node, TransferController
-from testbed.cache.contents import mix64
 from testbed.model.errors import BadInput
 from testbed.model.events import Request
+from testbed.model.mixing import mix64
 from testbed.model.scenario import Call, Scenario
 from testbed.scripted_events import Readiness
 from testbed.workloads.base import Stage
+
+if TYPE_CHECKING:
+    from testbed.cache import Node, TransferController
 
 MAX_BLOCKS = 1 << 20
 """Token blocks of all requests of a workload together; every rank holds them all."""
@@ -145,14 +147,14 @@ class Requests:
             self._write_through(controller, inserted.leaf)
         return True
 
-    def _load_back(self, controller: TransferController, node: Node, pages: int) -> int:
+    def _load_back(self, controller: "TransferController", node: "Node", pages: int) -> int:
         key = controller.unique_key("load", node.key)
         if not controller.load(node, key, self._plan.readiness("load", key)):
             return 0
         self._stage.subject.track_load(node.id)
         return pages
 
-    def _write_through(self, controller: TransferController, leaf: Node) -> None:
+    def _write_through(self, controller: "TransferController", leaf: "Node") -> None:
         # Top down, and no further than the first that fails: a copy on host needs its parent's.
         for node in self._stage.cache.without_backup(leaf):
             key = controller.unique_key("write", node.key)
@@ -160,7 +162,7 @@ class Requests:
                 break
             self._stage.subject.track_write(node.id)
 
-    def _unlock(self, node: Node) -> None:
+    def _unlock(self, node: "Node") -> None:
         # A subject that lets go of locks it does not hold can have had the node evicted.
         if self._stage.cache.tree.nodes.get(node.id) is node:
             self._stage.cache.dec_lock_ref(node.id)

@@ -8,16 +8,18 @@ evicted: a scenario whose nodes do not all fit is refused.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from testbed.cache import Node, TransferController
-from testbed.cache.contents import mix63
 from testbed.model.errors import BadInput, brief
+from testbed.model.mixing import mix63
 from testbed.model.scenario import Call, Scenario, Where, select
 from testbed.scripted_events import Readiness
 from testbed.workloads.base import Stage
+
+if TYPE_CHECKING:
+    from testbed.cache import Node, TransferController
 
 PAGES = 2
 """Pages of each scripted node."""
@@ -248,11 +250,11 @@ class Scripted:
         else:
             _release(controller, item)
 
-    def _plant(self, stream: str, item: _Item) -> Node:
+    def _plant(self, stream: str, item: _Item) -> "Node":
         return self._stage.cache.plant_on_host(_blocks(stream, item))
 
 
-def _release(controller: TransferController, item: _Item) -> None:
+def _release(controller: "TransferController", item: _Item) -> None:
     pool = item.queue.removeprefix("sidecar:") if item.queue != "release" else None
     indices = controller.mem_pool_host.pool(pool).alloc(controller.cache.sizes.page_tokens)
     if indices is None:

@@ -24,9 +24,10 @@ from testbed.measure.harness.driven import Driven
 from testbed.measure.harness.fleet import OnFleet
 from testbed.measure.harness.torchrun import OneTorchrun
 from testbed.model.errors import BadInput
+from testbed.model.exit_status import AS_EXPECTED
 from testbed.model.topology import Topology
-from testbed.sessions.execute import DEFAULT_WORLD, check_world
 from testbed.sessions.store import RunStore
+from testbed.sessions.world import DEFAULT_WORLD, check_world
 
 _WIDE = Topology(pp=8, tp=8)
 _LONGEST_PATIENCE_S = 600
@@ -223,7 +224,7 @@ def _measured(argv: Sequence[str] | None) -> int:
         print(f"\n{_LACKING}", file=stream)
     if options.json:
         write_json(found, options.json)
-    return 0
+    return AS_EXPECTED
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from testbed.model.errors import EnvironmentFault
 from testbed.model.scenario import Scenario
 from testbed.model.topology import Topology
 from testbed.model.verdict import Outcome
-from testbed.sessions.execute import RunsCases, execute
+from testbed.sessions.execute import execute
 from testbed.sessions.store import RunStore
+from testbed.sessions.world import RunsCases
 
 _FAULTS: dict[Kind, dict[str, Any]] = {
     Kind.CRASH: {"kind": "kill", "signal": "SIGKILL", "when": "begin"},

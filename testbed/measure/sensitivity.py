@@ -1,9 +1,9 @@
 """The sensitivity table: which planted bug is caught, by which oracle, where, and what gloo said.
 
-``python -m reports.sensitivity [SESSION]`` reads the records of a session (default: the latest),
-judges those of planted bugs again, prints the table and keeps it as ``sensitivity.md`` in the
-session's folder. Exit status: 0 every bug was caught by the oracle that names its cause, 1 one was
-not, 2 bad input.
+``python -m testbed.measure.sensitivity [SESSION]`` reads the records of a session (default: the
+latest), judges those of planted bugs again, prints the table and keeps it as ``sensitivity.md``
+in the session's folder. Exit status: 0 every bug was caught by the oracle that names its cause, 1
+one was not, 2 bad input.
 """
 
 import sys
@@ -17,6 +17,7 @@ from reports.table import shorten
 from testbed.console import output
 from testbed.model import record
 from testbed.model.errors import BadInput
+from testbed.model.exit_status import AS_EXPECTED, BAD_INPUT, NOT_AS_EXPECTED
 from testbed.model.record import RunRecord
 from testbed.oracles import View
 from testbed.oracles.endings import is_echo
@@ -25,7 +26,6 @@ from testbed.sessions.result import RunResult, judged
 from testbed.sessions.store import DEFAULT_ROOT, LATEST
 from testbed.subjects import bugs
 
-ALL_CAUGHT, NOT_CAUGHT, BAD_INPUT = 0, 1, 2
 TABLE_FILE = "sensitivity.md"
 
 HEADERS = ("planted bug", "report", "caught", "by", "step", "first divergence", "gloo said")
@@ -136,7 +136,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _print(argv: Sequence[str]) -> int:
     if len(argv) > 1 or argv[:1] in (["-h"], ["--help"]):
-        print("usage: python -m reports.sensitivity [SESSION]", file=sys.stderr)
+        print("usage: python -m testbed.measure.sensitivity [SESSION]", file=sys.stderr)
         return BAD_INPUT
     session = argv[0] if argv else str(DEFAULT_ROOT / LATEST)
     lines = read(session)
@@ -145,7 +145,7 @@ def _print(argv: Sequence[str]) -> int:
         kept = Path(session) / TABLE_FILE
         kept.write_text(f"{table(lines, 'pipe')}\n\n{tally(lines)}\n", encoding="utf-8")
         print(f"kept in {kept}")
-    return ALL_CAUGHT if all(each.caught for each in lines) else NOT_CAUGHT
+    return AS_EXPECTED if all(each.caught for each in lines) else NOT_AS_EXPECTED
 
 
 if __name__ == "__main__":

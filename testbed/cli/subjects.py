@@ -1,10 +1,25 @@
 """``python -m testbed subjects fetch NAME...``: have releases at hand, to go offline with."""
 
+import argparse
 from collections.abc import Sequence
 
 from reports.progress import progress
 from testbed import subjects
+from testbed.fleet import MakesFleet
 from testbed.model.errors import BadInput
+from testbed.model.exit_status import AS_EXPECTED
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("what", choices=("fetch",))
+    parser.add_argument("names", nargs="+", metavar="sglang==X")
+
+
+def run(options: argparse.Namespace, _: MakesFleet) -> int:
+    """Run the command; returns the exit status."""
+    fetch(options.names)
+    return AS_EXPECTED
 
 
 def fetch(names: Sequence[str]) -> None:
