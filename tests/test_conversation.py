@@ -15,6 +15,7 @@ from testbed.model.errors import BadInput
 from testbed.model.scenario import Scenario, Sizes
 from testbed.model.topology import Topology
 from testbed.workloads import conversation, parse, trace
+from testbed.workloads.__main__ import main as print_trace
 from testbed.workloads.conversation import TraceLine
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +46,7 @@ def test_another_process_generates_the_same_trace() -> None:
     """Each rank generates it for itself, on several machines too."""
     printed = {
         subprocess.run(
-            [sys.executable, "-m", "testbed.workloads.conversation", "--requests", "40"],
+            [sys.executable, "-m", "testbed.workloads", "--requests", "40"],
             env=os.environ | {"PYTHONHASHSEED": seed},
             cwd=ROOT,
             capture_output=True,
@@ -109,7 +110,7 @@ def test_a_later_turn_repeats_the_full_blocks_of_the_earlier_one_and_no_other() 
 def test_what_is_printed_is_read_as_a_request_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert conversation.main(["--requests", "50", "--seed", "4"]) == 0
+    assert print_trace(["--requests", "50", "--seed", "4"]) == 0
     text = capsys.readouterr().out
     path = tmp_path / "made.jsonl"
     path.write_text(text)

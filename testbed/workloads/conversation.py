@@ -17,12 +17,10 @@ Simplified: each turn keeps the whole earlier prompt (published turns also edit 
 conversation comes back sooner than published ones do, so that a few hundred requests have as many
 hits as an hour of the service.
 
-``python -m testbed.workloads.conversation --requests 300 --seed 0`` prints it as Mooncake JSONL.
+``python -m testbed.workloads --requests 300 --seed 0`` prints it as Mooncake JSONL.
 """
 
-import argparse
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal
@@ -167,23 +165,3 @@ def _drawn(draws: random.Random, quantiles: Quantiles) -> int:
         if share <= above:
             return round(low + (high - low) * (share - below) / (above - below))
     return quantiles[-1][1]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print a trace; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m testbed.workloads.conversation",
-        description="Print a generated conversation trace as Mooncake JSONL.",
-    )
-    parser.add_argument("--requests", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(argv)
-    if not 1 <= options.requests <= MAX_REQUESTS:
-        parser.error(f"--requests is {options.requests}: give a number from 1 to {MAX_REQUESTS}")
-    for line in generated(options.seed, options.requests):
-        sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
