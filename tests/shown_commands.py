@@ -135,6 +135,7 @@ def _check_module(module: str, arguments: list[str], monkeypatch: pytest.MonkeyP
     said = io.StringIO()
     with monkeypatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", parsed)
+        patch.delitem(sys.modules, f"{module}.__main__", raising=False)
         patch.setattr(sys, "argv", [module, *_without_placeholders(arguments)])
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             try:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.rig import at_hand
 from tests.shown_commands import LIMIT_S, PAGES, ROOT, Absent, Shown, all_shown, check, shown_on
+from tests.test_layout import FLOORS
 
 SHOWN = all_shown()
 BLOCKS = sorted({shown.text for shown in SHOWN if shown.block})
@@ -60,7 +61,6 @@ CLI = (
         0,
     ),
     ("python -m testbed compare separate batched --scenarios 'claim-*' --strict-ops", 0),
-    ("python -m testbed compare separate batched --scenarios 'claim-*'", 0),
 )
 """Run in this order in one folder, each with its exit status: later ones take runs of earlier."""
 
@@ -193,6 +193,26 @@ def test_the_readme_is_one_page() -> None:
 def test_each_link_of_a_page_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_file_that_a_page_names_is_there(page: Path) -> None:
+    named = re.findall(
+        r"`((?:cases|launchers|reports|testbed|tests)/[\w/.-]+\w)`", page.read_text()
+    )
+    made = ("reports/out/",)
+    absent = [each for each in named if not each.startswith(made) and not (ROOT / each).exists()]
+    assert absent == []
+
+
+def test_the_design_page_shows_the_floors_of_the_layout_in_their_order() -> None:
+    rows = re.findall(r"^\| [\w',; -]+ \| (`.*) \|$", (ROOT / "docs/design.md").read_text(), re.M)
+    shown = [
+        {name.removeprefix("testbed/").removesuffix(".py") for name in re.findall(r"`(.+?)`", row)}
+        for row in rows
+    ]
+    inside = [set(floor) for floor in reversed(FLOORS) if floor != ("__main__",)]
+    assert shown == inside
 
 
 def test_each_page_is_named_on_another() -> None:
