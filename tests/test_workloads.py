@@ -19,12 +19,13 @@ from testbed.model.events import (
     Start,
     Take,
 )
-from testbed.model.scenario import Scenario, Sidecar, Sizes
+from testbed.model.scenario import Scenario, Sidecar, Sizes, load
 from testbed.model.topology import Topology
 from testbed.protocols import Groups
 from testbed.rank.assemble import assemble
 from testbed.recorder.recorder import ListRecorder
 from testbed.scripted_events import Clock
+from testbed.sessions.catalog import find
 from testbed.workloads import trace
 
 E = TypeVar("E", bound=Event)
@@ -226,6 +227,16 @@ def test_requests_are_read_from_the_head_of_the_real_trace() -> None:
     requests = trace.read(path)
     assert len(requests) == 3000
     assert max(len(request.blocks) for request in requests) == 241
+
+
+def test_the_generated_conversation_evicts_loads_back_and_admits_every_request() -> None:
+    (path,) = find("conversation")
+    events = run(load(path).but(topology=Topology(), subject="batched"))
+    admitted = only(Request, events)
+    assert [event.key for event in admitted] == [f"r{number}" for number in range(200)]
+    assert sum(event.host_hit for event in admitted) > 0
+    assert only(Evict, events)
+    assert balanced(events)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import msgspec
 
 from testbed.model.errors import BadInput, brief
 from testbed.model.scenario import Scenario, explained
-from testbed.workloads import prefill, scripted, trace
+from testbed.workloads import conversation, prefill, scripted, trace
 from testbed.workloads.base import Spec
 
 # kind -> the Struct of its keys, what makes a plan of it, and what it is.
@@ -26,6 +26,11 @@ _KINDS: dict[str, tuple[Any, Callable[[Any, Scenario], Spec], str]] = {
         prefill.PrefillSpec,
         prefill.plan,
         "requests of given lengths that share prefixes",
+    ),
+    "conversation": (
+        conversation.ConversationSpec,
+        conversation.plan,
+        "requests of a generated conversation trace",
     ),
     "trace": (trace.TraceSpec, trace.plan, "requests from a Mooncake JSONL file"),
 }
