@@ -27,8 +27,8 @@ from typing import Literal
 
 import msgspec
 
-from testbed.cache.contents import mix63
 from testbed.model.errors import BadInput
+from testbed.model.mixing import mix63
 from testbed.model.scenario import Scenario
 from testbed.workloads import requests
 from testbed.workloads.requests import Pace, RequestLine, RequestPlan
