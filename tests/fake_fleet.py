@@ -3,7 +3,7 @@
 from types import TracebackType
 
 from testbed.model.errors import EnvironmentFault
-from testbed.model.events import Begin, End, Event, Final
+from testbed.model.events import Begin, End, Event, Final, Request
 from testbed.model.record import RankRecord, RunRecord
 from testbed.model.scenario import Scenario
 from testbed.model.topology import Topology
@@ -54,7 +54,7 @@ class FakeFleet:
 
 
 def clean(scenario: Scenario) -> RunRecord:
-    """Every rank did all its steps and had nothing to do in them."""
+    """Every rank did all its steps, and admitted a request without a page in each."""
     ranks = tuple(
         RankRecord(rank, "done", (*_steps(scenario.steps), _books(scenario.steps)))
         for rank in range(scenario.topology.size)
@@ -76,6 +76,7 @@ def killed(scenario: Scenario, victim: int) -> RunRecord:
 def _steps(count: int) -> tuple[Event, ...]:
     events: list[Event] = []
     for step in range(count):
+        events.append(Request(step, 0, f"r{step}", 0, 0, 0))
         events.append(Begin(step, 0, [], [], {}))
         events.append(End(step, 0, [], [], [], [], {}, 0, [0, 0], 0))
     return tuple(events)

@@ -214,9 +214,17 @@ def test_only_one_module_calls_cuda_and_only_a_rank_makes_a_device() -> None:
 
     # The others only speak of it.
     assert using("= torch.cuda") == {"device/driver.py"}
-    assert using("torch.cuda.") <= {"device/driver.py", "device/cuda.py", "events.py"}
+    assert using("torch.cuda.") <= {
+        "device/driver.py",
+        "device/cuda.py",
+        "scripted_events.py",
+        "measure/gpu_check.py",
+    }
     assert using("TorchCuda(") == {"device/cuda.py"}
-    assert using("CudaDevice(") == {"world/meet.py", "bench_copies.py"}  # which forks nothing
+    assert using("CudaDevice(") == {
+        "rank/groups.py",
+        "measure/bench_copies.py",  # which forks nothing
+    }
 
 
 class Here:

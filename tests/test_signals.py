@@ -51,9 +51,9 @@ def cut_short(
     return running.returncode, said, complained
 
 
-def judged(out: Path) -> list[Path]:
-    """The runs that are over."""
-    return list(out.glob("*/runs/*/verdict.json"))
+def judged(out: Path) -> set[Path]:
+    """The runs that are over. The newest session's folder has two names."""
+    return {path.resolve() for path in out.glob("*/runs/*/verdict.json")}
 
 
 def kept(out: Path) -> tuple[list[Any], int]:
