@@ -14,6 +14,7 @@ from testbed.recorder.recorder import ListRecorder
 from testbed.scripted_events import Clock
 from testbed.subjects.face import FaceError
 from testbed.subjects.minimal import MinimalSubject
+from tests.rig import Rig
 
 NAME = f"{__name__}:make"
 
@@ -138,3 +139,13 @@ def test_a_class_that_keeps_to_the_face_is_left_alone() -> None:
     for _ in range(2):
         rank.run_step()
     rank.finish()
+
+
+class Roomless:
+    """Takes nothing of what a subject is made of."""
+
+
+def test_a_class_that_takes_other_arguments_is_its_own_mistake() -> None:
+    told = r"cannot be called with \(cache, controller, groups, scenario\)"
+    with pytest.raises(FaceError, match=told):
+        Rig(f"{__name__}:Roomless")

@@ -154,7 +154,7 @@ def make(
         if name.startswith(bugs.PREFIX):
             subject = bugs.make(name, cache, controller, groups, storage, sidecars)
         elif own.is_own(name):
-            subject = own.find(name)(cache, controller, groups, scenario)
+            subject = face.called_to_make(own.find(name), name)(cache, controller, groups, scenario)
             claim_class(type(subject))
             face.check(subject)
         else:

@@ -2,6 +2,7 @@
 told with its class, and not the testbed's.
 """
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -17,8 +18,22 @@ MAPS: tuple[Map, ...] = ("write", "load", "backup", "prefetch")
 _MEMBERS = ("promises", *(name for name in vars(Subject) if not name.startswith("_")))
 
 
+_GIVEN = ("cache", "controller", "groups", "scenario")
+
+
 class FaceError(TypeError):
     """A subject lacks a member of its face, or one answers something else than it must."""
+
+
+def called_to_make(makes: Callable[..., Subject], name: str) -> Callable[..., Subject]:
+    """``makes`` itself. Raises FaceError if it cannot be called with what a subject is made of."""
+    try:
+        inspect.signature(makes).bind(*_GIVEN)
+    except TypeError as error:
+        raise FaceError(f"{name} cannot be called with ({', '.join(_GIVEN)}): {error}") from error
+    except ValueError:  # written in C: only the call itself can tell
+        pass
+    return makes
 
 
 def check(subject: Subject) -> None:
