@@ -54,9 +54,11 @@ class FakeFleet:
 
 
 def clean(scenario: Scenario) -> RunRecord:
-    """Every rank did all its steps, and admitted a request without a page in each."""
+    """Every rank did all its steps, and admitted a request without a page in the last."""
     ranks = tuple(
-        RankRecord(rank, "done", (*_steps(scenario.steps), _books(scenario.steps)))
+        RankRecord(
+            rank, "done", (*_steps(scenario.steps), _request(scenario), _books(scenario.steps))
+        )
         for rank in range(scenario.topology.size)
     )
     return RunRecord(scenario, ranks, "finished", wall_ms=12.3)
@@ -76,10 +78,13 @@ def killed(scenario: Scenario, victim: int) -> RunRecord:
 def _steps(count: int) -> tuple[Event, ...]:
     events: list[Event] = []
     for step in range(count):
-        events.append(Request(step, 0, f"r{step}", 0, 0, 0))
         events.append(Begin(step, 0, [], [], {}))
         events.append(End(step, 0, [], [], [], [], {}, 0, [0, 0], 0))
     return tuple(events)
+
+
+def _request(scenario: Scenario) -> Request:
+    return Request(scenario.steps - 1, 0, "r0", 0, 0, 0)
 
 
 def _books(step: int) -> Final:
