@@ -131,3 +131,4 @@ def test_the_table_names_what_is_there(form: object) -> None:
         parameters = inspect.signature(getattr(dist, name)).parameters
         named = [*found.tensors, found.root] if found.root else [*found.tensors]
         assert all(parameter in parameters for parameter in named), name
+        assert found.reduces == ("op" in parameters), name

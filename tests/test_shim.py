@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed import isend as early_isend
 
 from testbed.bench.ranks import recording
@@ -303,6 +304,24 @@ def test_a_name_imported_before_and_a_method_of_the_group_are_recorded(seen: lis
         ("isend", 1, 1, [6]),
         ("wait", 1, 1, [6]),
     ]
+
+
+def test_what_is_put_together_for_later_is_not_recorded_where_it_was_remembered(
+    seen: list[Event],
+) -> None:
+    put_together = distributed_c10d._world.pg_coalesce_state
+
+    def reduce() -> None:
+        dist.all_reduce(ints(1), group=GROUP)
+
+    reduce()
+    put_together[GROUP] = []
+    try:
+        reduce()
+    finally:
+        del put_together[GROUP]
+    reduce()
+    assert [call.ordinal for call in entered(seen)] == [0, 1]
 
 
 def test_who_is_no_member_takes_no_part(seen: list[Event]) -> None:

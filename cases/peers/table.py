@@ -35,7 +35,8 @@ _SEEN = (Outcome.VIOLATION, Outcome.DEADLOCK, Outcome.CRASH, Outcome.HANG)
 @dataclass(frozen=True)
 class Row:
     """One line. verdict: what the run came to. wrong: what is not as it must be, "" where all is.
-    told: where the ranks first differed. skipped: why it was not run.
+    told: where the ranks first differed. skipped: why it was not run. unseen: nothing in a record
+    shows this damage.
     """
 
     program: str
@@ -45,6 +46,7 @@ class Row:
     told: str = ""
     wrong: str = ""
     skipped: str = ""
+    unseen: bool = False
 
 
 def lacks(package: str) -> str:
@@ -91,7 +93,15 @@ def _damaged(peer: Peer, broken: Broken, fleet: Fleet, store: RunStore) -> Row:
         wrong = "not found"
     else:
         wrong = misnamed(verdict, broken)
-    return Row(peer.name, peer.ranks, broken.what, str(verdict.outcome), _told(verdict), wrong)
+    return Row(
+        peer.name,
+        peer.ranks,
+        broken.what,
+        str(verdict.outcome),
+        _told(verdict),
+        wrong,
+        unseen=bool(broken.unseen),
+    )
 
 
 def misnamed(verdict: Verdict, broken: Broken) -> str:
@@ -239,7 +249,7 @@ def table(rows: Iterable[Row], style: str = "simple") -> str:
             row.ranks,
             row.broken or "sound",
             row.verdict or f"skipped: {row.skipped}",
-            row.wrong or ("" if row.skipped else "yes"),
+            row.wrong or ("" if row.skipped else "cannot be seen" if row.unseen else "yes"),
             row.told,
         )
         for row in rows

@@ -17,7 +17,7 @@ from testbed.analysis.view import Op, RankView, View
 from testbed.model.events import Begin, Block, Complete, Fired, Raised, Sync
 from testbed.model.topology import Topology
 from testbed.model.verdict import Divergence
-from testbed.oracles.endings import signal_name, standstill
+from testbed.oracles.endings import signal_name
 from testbed.sessions.result import RunResult
 
 MAX_BARS = 6000
@@ -382,7 +382,7 @@ def _lane(view: View, rank: int) -> Lane:
 
 def _waits(view: View) -> Iterator[Wait]:
     """Of a run that did not finish: what each rank waits for, a proven cycle first."""
-    proof = standstill(view) if view.record.ended == "deadlock" else None
+    proof = view.deadlock if view.record.ended == "deadlock" else None
     if proof is not None:
         # Of several ranks awaited, the one that follows in the cycle; or it ends at one that left.
         following = [wait.rank for wait in proof.cycle[1:]] + [proof.cycle[0].rank]

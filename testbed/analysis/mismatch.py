@@ -10,13 +10,9 @@ from collections.abc import Mapping, Sequence
 from testbed.analysis.wait_graph import OpenCalls, is_message, members_of
 from testbed.model.events import Enter, Event, Final, Group, Raised
 from testbed.model.topology import Topology
+from testbed.recorder.operations import FORMS
 
-SIZES_APART = frozenset({"all_to_all", "all_to_all_single"}) | {
-    "all_gather_object",
-    "gather_object",
-    "broadcast_object_list",
-    "scatter_object_list",
-}
+SIZES_APART = frozenset(form.op for form in FORMS if not form.alike)
 """Collectives whose members may lawfully bring tensors, or objects, of different sizes."""
 
 

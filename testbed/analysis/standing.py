@@ -18,8 +18,8 @@ def waits_for(view: View, rank: RankView) -> tuple[int, ...]:
 
 
 def in_flight(view: View, rank: RankView) -> Iterator[tuple[Op, list[int]]]:
-    """Collectives that the rank began and has not waited for, oldest first, each with the members
-    that never entered it. What waits for them may be out of the recorder's sight.
+    """Collectives that the rank entered and some members never did, oldest first, each with those
+    members. What waits for them may be out of the recorder's sight.
     """
     over = {op.way for op in rank.ops if op.is_wait and op.returned is not None}
     for op in rank.ops:

@@ -8,11 +8,13 @@ from testbed.analysis.wait_graph import (
     ANY,
     RECVS,
     SENDS,
+    Deadlock,
     Node,
     OpenCalls,
     Wait,
     awaited_op,
     is_message,
+    prove,
 )
 from testbed.analysis.wait_graph import waits as all_waits
 from testbed.model.events import (
@@ -407,8 +409,17 @@ class View:
     @cached_property
     def waits(self) -> dict[Node, Wait]:
         """Who waits for whom at the end, by rank and thread, but for what is on its way."""
-        seen = {rank.rank: list(rank.before_its_end()) for rank in self.ranks.values()}
-        return all_waits(seen, self.topology)
+        return all_waits(self._stood, self.topology)
+
+    @cached_property
+    def deadlock(self) -> Deadlock | None:
+        """The proof of a deadlock, if the record has one."""
+        return prove(self._stood, self.topology)
+
+    @cached_property
+    def _stood(self) -> dict[int, list[Event]]:
+        # What a rank raised while it was being stopped is no part of the standstill.
+        return {rank.rank: list(rank.before_its_end()) for rank in self.ranks.values()}
 
     @property
     def scenario(self) -> Scenario:

@@ -11,7 +11,7 @@ from testbed.analysis import standing
 from testbed.analysis.logical_time import channel, depths
 from testbed.analysis.sides import named, singled_out
 from testbed.analysis.view import Op, RankView, View
-from testbed.analysis.wait_graph import Deadlock, Wait, awaited_op, prove
+from testbed.analysis.wait_graph import Deadlock, Wait, awaited_op
 from testbed.model.events import Block, Raised, Sync
 from testbed.model.topology import told_tag
 from testbed.model.verdict import Divergence, Outcome
@@ -156,22 +156,14 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def standstill(view: View) -> Deadlock | None:
-    """The proof of a run's deadlock, if its record has one."""
-    # What a rank raised while it was being stopped is no part of the standstill.
-    seen = {rank.rank: list(rank.before_its_end()) for rank in view.ranks.values()}
-    return prove(seen, view.topology)
-
-
 def _deadlock(view: View) -> Ending:
-    proof = standstill(view)
+    proof = view.deadlock
     if proof is None:
         # The controller proved it on the ranks as they were; a record cut later may say less.
         return _hang(view)._replace(outcome=Outcome.DEADLOCK)
     depth = depths(view)
     nodes = [(wait.rank, wait.thread) for wait in proof.cycle]
     holder = dict(zip(nodes, (*proof.cycle[1:], proof.cycle[0]), strict=True))
-
     in_step = view.record.promises.get(SAME_SITE) is True  # then logical time says what was first
 
     def order(wait: Wait) -> tuple[int, int, int, int, int]:

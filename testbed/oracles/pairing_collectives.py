@@ -7,11 +7,12 @@ from testbed.analysis.sides import Placed, told_apart, unequal
 from testbed.analysis.view import Op, RankView, View
 from testbed.oracles.crossings import Crossing, Pair, crossing
 from testbed.oracles.offset import Apart, came_apart, odd_one
+from testbed.recorder.operations import FORMS
 
 NEW_GROUP = "new_group"
 
 # The members' splits are recorded of these: shape, what goes to each; values, what comes from each.
-_SPLIT = frozenset({"all_to_all", "all_to_all_single"})
+_SPLIT = frozenset(form.op for form in FORMS if form.splits)
 
 Series = Mapping[int, list[Op]]
 """The collectives of one group: ordinal -> the members' parts, in the order of the ranks."""

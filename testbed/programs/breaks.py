@@ -15,12 +15,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from testbed.programs.plan import Break
-from testbed.recorder.operations import FORMS, Form
+from testbed.recorder.operations import CALLED_BY_TORCH, FORMS, Form
 
 _c10d: Any = torch._C._distributed_c10d  # the type stubs lack what is used of it
-
-_ALSO_THERE = ("send", "recv")
-"""Functions that torch's own module calls by name."""
 
 # Of the same size, so that the bytes still fit and nothing but the numbers is wrong.
 _OTHER_DTYPE = {
@@ -56,7 +53,7 @@ def install(breaks: Sequence[Break], told: Callable[[str], None]) -> None:
                 continue
             damaged = _around(form, call, damages, is_method=False)
             setattr(dist, name, damaged)
-            if name in _ALSO_THERE:
+            if name in CALLED_BY_TORCH:
                 setattr(distributed_c10d, name, damaged)
         for name in form.methods:
             call = getattr(dist.ProcessGroup, name)

@@ -67,11 +67,11 @@ def run_rank(seat: RankSeat) -> NoReturn:
         recorder.add(Measured, RESULT, {"value": result})
         recorder.add(End, [], [], [], [], {}, 0, [0, 0], 0)
         recorder.add(Final, _NO_POOL, _NO_POOL, [0, 0], [0, 0], {}, 0)
-        _stay(seat, DONE)
+        seat.stay(DONE)
     except BaseException as error:  # noqa: BLE001 -- the program's own, as it may be any
         inside = shim.failed_op(error) if shim is not None else ""
         _raised(seat, recorder, error, inside)
-        _stay(seat, BROKE)  # in the except: what the frames hold stays alive, sends above all
+        seat.stay(BROKE)  # in the except: what the frames hold stays alive, sends above all
     os._exit(0)
 
 
@@ -95,9 +95,3 @@ def _raised(
     words = last_words(error)
     seat.log.open_reserve()
     recorder.add(Raised, *words[:3], inside, words.frames, trouble)
-
-
-def _stay(seat: RankSeat, word: bytes) -> None:
-    """Say how the program ended, and wait with every connection open: an exit would cut them."""
-    seat.link.sendall(word)
-    seat.link.recv(1)

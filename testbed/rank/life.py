@@ -48,7 +48,7 @@ def run_rank(seat: RankSeat) -> NoReturn:
         for _ in range(scenario.steps):
             context.run_step()
         context.finish()
-        _stay(seat, DONE)
+        seat.stay(DONE)
     except BaseException as error:  # noqa: BLE001 -- recorded, and the process ends below
         inside = shim.failed_op(error) if shim is not None else ""
         # Out of a torch.distributed call: the model's traffic meets the subject's mistakes too.
@@ -59,16 +59,8 @@ def run_rank(seat: RankSeat) -> NoReturn:
         if trouble:
             seat.link.sendall(TROUBLE)
         else:
-            _stay(seat, BROKE)  # in the except: what the frames hold stays alive, sends above all
+            seat.stay(BROKE)  # in the except: what the frames hold stays alive, sends above all
     os._exit(0)
-
-
-def _stay(seat: RankSeat, word: bytes) -> None:
-    """Say how the loop ended, and wait with every connection open: an exit would cut them, and what
-    slower ranks then still read, or not, would be up to the machine.
-    """
-    seat.link.sendall(word)
-    seat.link.recv(1)
 
 
 def _versions(subject: str) -> dict[str, str]:

@@ -34,6 +34,13 @@ class RankSeat:
     link: socket.socket
     stack_fd: int
 
+    def stay(self, word: bytes) -> None:
+        """Say how the loop ended, and wait with every connection open: an exit would cut them, and
+        what slower ranks then still read, or not, would be up to the machine.
+        """
+        self.link.sendall(word)
+        self.link.recv(1)
+
     def part(self) -> None:
         """In a process that the rank has forked: it neither writes the rank's record nor speaks to
         the host in the rank's place.

@@ -48,7 +48,6 @@ def of_public(
 ) -> Reader:
     """What reads the arguments of a public function."""
     places = {name: place for place, name in enumerate(signature.parameters)}
-    names = {name: name if name in places else name.rstrip("s") for name in form.tensors}
     root_name = form.root or {"send": "dst", "receive": "src"}.get(form.way, "")
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
@@ -64,12 +63,12 @@ def of_public(
                 root = _nth(ranks_of(group), within)
             elif isinstance(named, int):
                 root = named
-        tensors = {name: given(names[name]) for name in form.tensors}
+        tensors = {name: given(name) for name in form.tensors}
         return Asked(
             group,
             root,
             int(given("tag") or 0) if form.way else -1,
-            _reduce_op(given("op"), "SUM" if "op" in places else ""),
+            _reduce_op(given("op"), "SUM" if form.reduces else ""),
             tensors,
             _sizes(form, tensors, given("input_split_sizes"), given("output_split_sizes")),
             _is_short(given("timeout")),
@@ -83,7 +82,6 @@ def of_method(form: Form, ranks_of: Callable[[Any], tuple[int, ...]]) -> Reader:
     first, then splits, peer and tag, or a root; an options object, a reduction, a time limit where
     they will.
     """
-    reduces = "reduce" in form.op
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
         group, *rest = (*args, *kwargs.values())
@@ -108,7 +106,7 @@ def of_method(form: Form, ranks_of: Callable[[Any], tuple[int, ...]]) -> Reader:
             group,
             root,
             tag,
-            _reduce_op(given, "SUM" if reduces else ""),
+            _reduce_op(given, "SUM" if form.reduces else ""),
             tensors,
             _sizes(form, tensors, goes, comes),
             any(_is_short(one) for one in limits),
@@ -133,10 +131,10 @@ def _sizes(
     form: Form, tensors: Mapping[str, Any], goes: Any, comes: Any
 ) -> tuple[Sequence[int], Sequence[int]]:
     """Elements that go to each member, and that come from each; none where that is even."""
-    if form.op == "all_to_all":
+    if form.splits == "lists":
         come, go = (list(tensors_in(tensors[name])) for name in form.tensors)
         return [one.numel() for one in go], [one.numel() for one in come]
-    if form.op != "all_to_all_single" or not (goes or comes):
+    if not (form.splits and (goes or comes)):
         return (), ()
     out, into = (next(tensors_in(tensors[name]), None) for name in form.tensors)
     return _elements(into, goes), _elements(out, comes)

@@ -123,9 +123,7 @@ class Guard:
         for buffer, kept in self._kept:
             if _bytes(buffer) != kept:
                 self.touch("written")
-        self._touched = None
-        self._counted = ()
-        self._kept = ()
+        self.forget()
 
     def forget(self) -> None:
         """Watch no longer, and report nothing: nobody will wait for the operation."""

@@ -19,7 +19,10 @@ class Form:
     writes, reads: public parameters whose tensors it writes and reads; methods and operators take
     them in the order of ``tensors``. sized_by: the one whose dtype and size are recorded. root: the
     public parameter that names the root, "" without one. default_root: the root torch takes where
-    the caller names none. way: of a message, "" for a collective.
+    the caller names none. reduces: it has a reduction, SUM unless another one is given. alike:
+    every member brings as much as the others. splits: how it is said what goes to each member and
+    comes from each, which is recorded: by the tensors of a list, or by rows of one. way: of a
+    message, "" for a collective.
     """
 
     op: str
@@ -31,17 +34,15 @@ class Form:
     sized_by: str = ""
     root: str = ""
     default_root: int = -1
+    reduces: bool = False
+    alike: bool = True
+    splits: Literal["", "lists", "rows"] = ""
     way: Literal["", "send", "receive"] = ""
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """Its tensor parameters, results first."""
         return (*self.writes, *(name for name in self.reads if name not in self.writes))
-
-    @property
-    def has_sizes(self) -> bool:
-        """Whether what goes to each member, and what comes from each, is recorded."""
-        return self.op in ("all_to_all", "all_to_all_single")
 
 
 FORMS: tuple[Form, ...] = (
@@ -52,6 +53,7 @@ FORMS: tuple[Form, ...] = (
         kernel="allreduce_",
         writes=("tensor",),
         sized_by="tensor",
+        reduces=True,
     ),
     Form(
         "all_reduce_coalesced",
@@ -60,6 +62,7 @@ FORMS: tuple[Form, ...] = (
         kernel="allreduce_coalesced_",
         writes=("tensors",),
         sized_by="tensors",
+        reduces=True,
     ),
     Form(
         "broadcast",
@@ -78,6 +81,7 @@ FORMS: tuple[Form, ...] = (
         writes=("tensor",),
         sized_by="tensor",
         root="dst",
+        reduces=True,
     ),
     Form(
         "all_gather",
@@ -144,6 +148,7 @@ FORMS: tuple[Form, ...] = (
         writes=("output",),
         reads=("input_list",),
         sized_by="output",
+        reduces=True,
     ),
     Form(
         "reduce_scatter_tensor",
@@ -153,6 +158,7 @@ FORMS: tuple[Form, ...] = (
         writes=("output",),
         reads=("input",),
         sized_by="output",
+        reduces=True,
     ),
     Form(
         "reduce_scatter_tensor_coalesced",
@@ -161,6 +167,7 @@ FORMS: tuple[Form, ...] = (
         writes=("outputs",),
         reads=("inputs",),
         sized_by="outputs",
+        reduces=True,
     ),
     Form(
         "all_to_all",
@@ -170,6 +177,8 @@ FORMS: tuple[Form, ...] = (
         writes=("output_tensor_list",),
         reads=("input_tensor_list",),
         sized_by="output_tensor_list",
+        alike=False,
+        splits="lists",
     ),
     Form(
         "all_to_all_single",
@@ -179,6 +188,8 @@ FORMS: tuple[Form, ...] = (
         writes=("output",),
         reads=("input",),
         sized_by="output",
+        alike=False,
+        splits="rows",
     ),
     Form("barrier", public=("barrier",), methods=("barrier",), kernel="barrier"),
     Form(
@@ -187,10 +198,22 @@ FORMS: tuple[Form, ...] = (
         methods=("monitored_barrier",),
         kernel="monitored_barrier_",
     ),
-    Form("all_gather_object", public=("all_gather_object",)),
-    Form("broadcast_object_list", public=("broadcast_object_list",), root="src", default_root=0),
-    Form("gather_object", public=("gather_object",), root="dst", default_root=0),
-    Form("scatter_object_list", public=("scatter_object_list",), root="src", default_root=0),
+    Form("all_gather_object", public=("all_gather_object",), alike=False),
+    Form(
+        "broadcast_object_list",
+        public=("broadcast_object_list",),
+        root="src",
+        default_root=0,
+        alike=False,
+    ),
+    Form("gather_object", public=("gather_object",), root="dst", default_root=0, alike=False),
+    Form(
+        "scatter_object_list",
+        public=("scatter_object_list",),
+        root="src",
+        default_root=0,
+        alike=False,
+    ),
     Form("send", public=("send",), reads=("tensor",), sized_by="tensor", way="send"),
     Form("recv", public=("recv",), writes=("tensor",), sized_by="tensor", way="receive"),
     # Recorded at the method only: batch_isend_irecv compares the functions with torch's own.
@@ -214,6 +237,11 @@ FORMS: tuple[Form, ...] = (
         way="receive",
     ),
 )
+
+CALLED_BY_TORCH = ("send", "recv")
+"""Public functions that torch's own module calls by name; all others there must stay what torch
+compares them with.
+"""
 
 NEW_GROUP, SPLIT_GROUP = "new_group", "split_group"
 """Collectives over the members of the group that makes another one."""

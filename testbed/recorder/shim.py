@@ -35,7 +35,7 @@ from testbed.recorder.arguments import SHORT, Asked, Reader, of_method, of_publi
 from testbed.recorder.callers import Callers, Path
 from testbed.recorder.guard import Awaited, Guard, tensors_in
 from testbed.recorder.native import Native
-from testbed.recorder.operations import FORMS, NEW_GROUP, SPLIT_GROUP, Form
+from testbed.recorder.operations import CALLED_BY_TORCH, FORMS, NEW_GROUP, SPLIT_GROUP, Form
 from testbed.recorder.ownership import Owner, of_frame
 from testbed.recorder.recorder import OperationRecorder
 from testbed.recorder.works import Pending, Works
@@ -52,8 +52,9 @@ _REMEMBERED = frozenset({"all_reduce", "reduce", "broadcast", "send", "recv", "i
 _SITES_KEPT = 64
 # Files of torch's public functions, which pass a Work on to their caller.
 _BETWEEN = frozenset({distributed_c10d.__file__, c10d_logger.__file__, contextlib.__file__})
-# torch's own module calls these by name; all else there must stay what torch compares it with.
-_BLOCKING_MESSAGES = ("send", "recv")
+
+# Groups whose operations are being collected, to be made as one (torch's coalescing manager).
+_put_together = distributed_c10d._world.pg_coalesce_state
 
 # Of torch's own functions, whatever may lie around them when a rank is recorded.
 _SIGNATURES = {
@@ -140,7 +141,7 @@ class Shim:
                 read = of_public(form, _SIGNATURES[name], self.ranks_of)
                 function = self._recorded(form, _through(inside, form.op, call), read, _public_rest)
                 made[dist, name] = function
-                if name in _BLOCKING_MESSAGES:
+                if name in CALLED_BY_TORCH:
                     made[distributed_c10d, name] = function
         for name in ("wait", "synchronize"):
             made[_Work, name] = self._waits(getattr(_Work, name))
@@ -184,7 +185,8 @@ class Shim:
                 return call(*args, **kwargs)
             path = path_of(sys._getframe(1))
             tensor, rest = rest_of(args) if remembered else (None, ())
-            if type(tensor) is _Tensor:
+            # What is being put together for later is not made now, wherever it is called from.
+            if type(tensor) is _Tensor and not _put_together:
                 for site in sites.get(path, ()):
                     if (
                         site.rest == rest
@@ -223,6 +225,7 @@ class Shim:
             ordinal = next(site.ordinals)
             values = before(tensor)
             enter(site.known, ordinal, values)
+            # As ``self.call`` does it; here and in a wait its own frame would be paid each time.
             here.inside = True
             try:
                 result = call(*args, **kwargs)
@@ -280,10 +283,7 @@ class Shim:
             if not dist.is_initialized():
                 return True
             group = dist.group.WORLD
-        return (
-            not isinstance(group, _ProcessGroup)
-            or group in distributed_c10d._world.pg_coalesce_state
-        )
+        return not isinstance(group, _ProcessGroup) or group in _put_together
 
     def _dropped(self, pending: Pending) -> None:
         pending.guard.forget()
@@ -451,7 +451,7 @@ class Shim:
         # Reading one from a GPU would synchronise the stream.
         readable = alone is not None and dtype in _WHOLE and numel <= VALUES_KEPT and is_cpu
         before = _reader(alone) if readable and alone is not None else _unread
-        if form.has_sizes:
+        if form.splits:
             comes = list(asked.sizes[1])
             readable, before = False, lambda _: comes
         elif type(alone) not in (_Tensor, Awaited):
